@@ -1,0 +1,182 @@
+"""The configuration of every component: frozen dataclasses, checked when they are built.
+
+Names are unique over all components, so that a flag, a TOML key and a variable are the field's name and nothing else.
+
+Invariants:
+1. Every field has an `Option`; a component that exists holds only allowed values.
+2. A constraint between two fields is checked by the component that holds both.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from lineclear.base.errors import ConfigError
+from lineclear.config.definition import check_component
+from lineclear.config.option import Option, Pattern, Range
+
+BUNDLED_MODEL = "lineclear-tiny"
+"""The model that ships inside the package."""
+
+MAX_AUTO_TOTAL_TOKENS = 262_144
+"""The largest pool that is chosen without being asked for: two of the longest prompts, and a small host's memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Which checkpoint is served."""
+
+    model: Annotated[
+        str,
+        Option(
+            "Directory of a Hugging Face checkpoint, or the name of a bundled model.",
+            allowed=Pattern(r".+", "a directory, or the name of a bundled model"),
+        ),
+    ] = BUNDLED_MODEL
+
+    def __post_init__(self) -> None:
+        check_component(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What one engine computes with: memory, budgets, drafting, numerics."""
+
+    max_total_tokens: Annotated[
+        int | None,
+        Option(
+            f"Tokens of KV cache; auto: as memory allows, at most {MAX_AUTO_TOTAL_TOKENS:,}.",
+            allowed=Range(1),
+            none_word="auto",
+        ),
+    ] = None
+    block_size: Annotated[int, Option("Tokens in a KV block.", allowed=Range(1, 256))] = 16
+    max_model_len: Annotated[
+        int | None,
+        Option(
+            "Longest sequence, prompt and output together; auto: as the model and the KV cache allow.",
+            allowed=Range(2),
+            none_word="auto",
+        ),
+    ] = None
+    max_batch_tokens: Annotated[int, Option("Token budget of one engine step.", allowed=Range(1))] = 2048
+    max_running: Annotated[int, Option("Sequences that run at once.", allowed=Range(1, 4096))] = 64
+    max_waiting: Annotated[
+        int, Option("Sequences that may wait; one more is refused with 429.", allowed=Range(0, 1_000_000))
+    ] = 256
+    draft_tokens: Annotated[int, Option("Tokens drafted for each verify; 0: no drafting.", allowed=Range(0, 15))] = 3
+    batch_invariant: Annotated[
+        bool, Option("Make a request's tokens independent of its company in the batch, at some cost in speed.")
+    ] = True
+    device: Annotated[
+        str, Option("Where the model runs.", allowed=Pattern(r"cpu|cuda(:\d+)?", "cpu, cuda or cuda:N"))
+    ] = "cpu"
+    dtype: Annotated[Literal["fp32", "bf16"], Option("Number format of weights, activations and KV cache.")] = "fp32"
+    num_threads: Annotated[
+        int,
+        Option(
+            "CPU threads of the engine. One is the fastest for small models and on shared machines.",
+            allowed=Range(1, 1024),
+        ),
+    ] = 1
+    seed: Annotated[int, Option("Seed of sampling without a seed of its own.", allowed=Range(0, 2**63 - 1))] = 0
+
+    def __post_init__(self) -> None:
+        check_component(self)
+        if self.max_total_tokens is not None and self.max_total_tokens < self.block_size:
+            raise ConfigError("max_total_tokens", self.max_total_tokens, f"at least block_size ({self.block_size})")
+        if self.max_batch_tokens <= self.draft_tokens:
+            raise ConfigError(
+                "max_batch_tokens", self.max_batch_tokens, f"more than draft_tokens ({self.draft_tokens})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig:
+    """The HTTP surface."""
+
+    host: Annotated[str, Option("Address to listen on.", allowed=Pattern(r"\S+", "a host name or an IP address"))] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Option("Port to listen on; 0 picks a free one.", allowed=Range(0, 65_535))] = 8000
+    api_key: Annotated[
+        tuple[str, ...],
+        Option(
+            "Key that clients must send; may be given several times. Without one everybody is served.",
+            allowed=Pattern(r"[!-~]+", "printable ASCII without spaces"),
+            secret=True,
+        ),
+    ] = ()
+    served_model_name: Annotated[
+        str | None,
+        Option(
+            "Model name that clients use; auto: the checkpoint's own name.",
+            allowed=Pattern(r"\S+", "a name without spaces"),
+            none_word="auto",
+        ),
+    ] = None
+    max_body_bytes: Annotated[int, Option("Largest request body.", allowed=Range(1024))] = 64 * 1024 * 1024
+    keep_alive_seconds: Annotated[
+        int, Option("How long an idle client connection is kept.", allowed=Range(1, 3600))
+    ] = 75
+    start_timeout_seconds: Annotated[
+        float, Option("How long a request waits for a worker that is starting.", allowed=Range(0, 3600))
+    ] = 30.0
+
+    def __post_init__(self) -> None:
+        check_component(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkConfig:
+    """The control links between the gateway and its workers."""
+
+    heartbeat_seconds: Annotated[
+        float, Option("Time between two heartbeats on a control link.", allowed=Range(0.01, 60))
+    ] = 1.0
+    peer_timeout_seconds: Annotated[
+        float,
+        Option(
+            "Silence after which a peer counts as lost; longer than the longest engine step.", allowed=Range(0.1, 3600)
+        ),
+    ] = 60.0
+
+    def __post_init__(self) -> None:
+        check_component(self)
+        if self.peer_timeout_seconds < 2 * self.heartbeat_seconds:
+            least = 2 * self.heartbeat_seconds
+            raise ConfigError("peer_timeout_seconds", self.peer_timeout_seconds, f"at least two heartbeats ({least})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorConfig:
+    """How the processes are started, restarted and stopped."""
+
+    drain_seconds: Annotated[
+        float, Option("How long running requests may finish after the first Ctrl-C.", allowed=Range(0, 86_400))
+    ] = 30.0
+    max_restarts: Annotated[
+        int, Option("Restarts of one process within restart_window_seconds before giving up.", allowed=Range(0, 1000))
+    ] = 5
+    restart_window_seconds: Annotated[
+        float, Option("A process that ran this long is no longer in a crash loop.", allowed=Range(1, 86_400))
+    ] = 60.0
+    restart_backoff_seconds: Annotated[
+        float, Option("Wait before the first restart; doubled for each further one.", allowed=Range(0, 60))
+    ] = 0.2
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Option("Least severe log record that is printed.")
+    ] = "info"
+
+    def __post_init__(self) -> None:
+        check_component(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Everything `lineclear serve` runs with; each process gets the whole and reads its part."""
+
+    source: ModelSource = field(default_factory=ModelSource)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    link: LinkConfig = field(default_factory=LinkConfig)
+    supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
