@@ -1,0 +1,1 @@
+"""The engine: KV store, batch preparation, sampling, one step."""

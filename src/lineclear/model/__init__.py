@@ -1,0 +1,1 @@
+"""GLM-MoE-DSA: configuration, checkpoint, and the forward and draft passes."""
