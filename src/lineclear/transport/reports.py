@@ -1,0 +1,63 @@
+"""What a gateway or worker process tells the supervisor that started it: one JSON object a line on its stdout."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from lineclear.base.errors import PeerError
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """A stage of a worker's start: what it is doing, and how much of that is done (units are the stage's own)."""
+
+    stage: str
+    num_done: int
+    num_total: int
+
+
+class WorkerReady(msgspec.Struct, frozen=True, tag=True):
+    """A worker has loaded its model and said hello to the gateway."""
+
+    model_name: str
+    pool_tokens: int
+    max_model_len: int
+    draft_tokens: int
+    load_seconds: float
+
+
+class GatewayListening(msgspec.Struct, frozen=True, tag=True):
+    """The gateway accepts HTTP connections; requests may still have to wait for a worker."""
+
+    host: str
+    port: int
+
+
+class GatewayServing(msgspec.Struct, frozen=True, tag=True):
+    """The gateway has this many workers now; sent when the number changes."""
+
+    num_workers: int
+
+
+Report: TypeAlias = Loading | WorkerReady | GatewayListening | GatewayServing
+ReportSink: TypeAlias = Callable[[Report], None]
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+
+def encode_report(report: Report) -> bytes:
+    """The report as one line."""
+    return _encoder.encode(report) + b"\n"
+
+
+def decode_report(line: bytes) -> Report:
+    """Read a report's line.
+
+    Raises:
+        PeerError: The line is no report.
+    """
+    try:
+        return _decoder.decode(line)
+    except msgspec.MsgspecError as error:
+        raise PeerError(f"a process reported nonsense: {error}") from None
