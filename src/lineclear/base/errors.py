@@ -1,0 +1,61 @@
+"""Every error that Lineclear raises on purpose.
+
+LineclearError
+├── UserError (a ValueError)      the user's mistake: names the field, the value and what is allowed
+│   ├── ConfigError               in a flag, a file or the environment
+│   ├── CheckpointError           in a model directory
+│   └── RequestError              in a client's request; `code` is for programs
+└── PeerError                     a remote process's nonsense: closes that peer and is counted
+
+AssertionError
+└── InvariantError                our own mistake: outside the tree above, so that nobody handles it by accident
+"""
+
+import reprlib
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = 120
+_SHOWN.maxother = 120
+_SHOWN.maxlist = 8
+_SHOWN.maxdict = 8
+
+
+class LineclearError(Exception):
+    """Anything that Lineclear reports to somebody else."""
+
+
+class UserError(LineclearError, ValueError):
+    """A value that cannot be used, with the name of its field and what is allowed instead."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        super().__init__(field, value, allowed)
+
+    def __str__(self) -> str:
+        return f"{self.field}: got {_SHOWN.repr(self.value)}, allowed: {self.allowed}"
+
+
+class ConfigError(UserError):
+    """A setting that cannot be used."""
+
+
+class CheckpointError(UserError):
+    """A model directory that cannot be loaded."""
+
+
+class RequestError(UserError):
+    """A client's request that cannot be served as it stands."""
+
+    def __init__(self, field: str, value: object, allowed: str, code: str = "invalid_value") -> None:
+        super().__init__(field, value, allowed)
+        self.code = code
+
+
+class PeerError(LineclearError):
+    """A message from another process that no correct peer would send."""
+
+
+class InvariantError(AssertionError):
+    """A promise of our own code that does not hold."""

@@ -1,0 +1,213 @@
+"""Messages between the gateway and a worker, and their bytes.
+
+    gateway                                        worker
+       │ ◀──────────────────────────── WorkerHello    │  once, first
+       │ SubmitSequence ────────────────────────────▶ │
+       │ CancelSequence ────────────────────────────▶ │
+       │ ◀──────────────────────────── StepOutputs    │  once a step in which any sequence has news
+       │ QueryStatistics ───────────────────────────▶ │
+       │ ◀─────────────────────── WorkerStatistics    │  also once a second while busy
+       │ CheckInvariants ───────────────────────────▶ │
+       │ ◀────────────────────── InvariantsChecked    │
+       │ Drain ─────────────────────────────────────▶ │  finish what is accepted, accept nothing more
+       │ ◀──────────────────────────────── Drained    │
+
+Invariants:
+    1. Every SubmitSequence is answered by exactly one SequenceOutput whose finish_reason is set; none follows it.
+    2. A cancel is answered by that output ("cancelled"), unless another ending came first.
+    3. The token that ends a sequence is in stop_token_id and never among token_ids.
+    4. Whatever does not decode to one of these structs is a PeerError; no field is ignored and none is guessed.
+
+The coding is MessagePack with a "type" tag. Both ends run the same version (WorkerHello.version); nothing is negotiated.
+"""
+
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from lineclear.base.errors import InvariantError, PeerError
+from lineclear.protocol.drafts import DraftCounts
+from lineclear.protocol.sampling import SamplingParams
+
+WIRE_VERSION: Final = 1
+
+MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
+"""A prompt of a million tokens takes at most 5 MB; more than this is nonsense or an attack."""
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class _Message(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, forbid_unknown_fields=True
+):
+    """What all messages share."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What the pieces of messages share."""
+
+
+class SubmitSequence(_Message, frozen=True, tag="submit_sequence"):
+    """Generate a continuation of a prompt."""
+
+    sequence_id: Count
+    request_id: str
+    prompt_token_ids: Annotated[list[TokenId], msgspec.Meta(min_length=1)]
+    sampling: SamplingParams
+    want_draft_counts: bool = False
+
+
+class CancelSequence(_Message, frozen=True, tag="cancel_sequence"):
+    """End a sequence now; unknown or ended ones are ignored."""
+
+    sequence_id: Count
+
+
+class Drain(_Message, frozen=True, tag="drain"):
+    """Finish what is accepted, accept nothing more, answer Drained."""
+
+
+class QueryStatistics(_Message, frozen=True, tag="query_statistics"):
+    """Answer WorkerStatistics."""
+
+
+class CheckInvariants(_Message, frozen=True, tag="check_invariants"):
+    """Check pool, tree and scheduler; answer InvariantsChecked."""
+
+
+class ModelFacts(_Part, frozen=True):
+    """What the gateway must know of the model behind a worker."""
+
+    name: str
+    vocab_size: Positive
+    max_model_len: Positive
+    eos_token_ids: list[TokenId]
+    block_size: Positive
+    num_blocks: Positive
+    draft_tokens: Count
+    max_running: Positive
+
+
+class WorkerHello(_Message, frozen=True, tag="worker_hello"):
+    """A worker's first message on a connection."""
+
+    version: Positive
+    worker_id: str
+    life: Count
+    pid: Positive
+    model: ModelFacts
+
+
+class TokenLogprobs(_Part, frozen=True):
+    """The log-probability of a token and of the most likely ones in its place, likeliest first."""
+
+    token_id: TokenId
+    logprob: float
+    top: list[tuple[TokenId, float]] = []
+
+
+class SequenceOutput(_Part, frozen=True):
+    """What one step added to one sequence."""
+
+    sequence_id: Count
+    token_ids: list[TokenId] = []
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: TokenId | None = None
+    error: str | None = None
+    num_cached_tokens: Count = 0
+    draft: DraftCounts | None = None
+
+    def __post_init__(self) -> None:
+        if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
+            raise ValueError("logprobs: one entry for each token is needed")
+        if self.stop_token_id is not None and self.finish_reason != "stop":
+            raise ValueError('stop_token_id: only with finish_reason "stop"')
+        if (self.error is not None) != (self.finish_reason == "error"):
+            raise ValueError('error: exactly with finish_reason "error"')
+
+
+class StepOutputs(_Message, frozen=True, tag="step_outputs"):
+    """What one step added, sequence by sequence."""
+
+    outputs: list[SequenceOutput]
+
+
+class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
+    """A worker's state now, and totals since it started."""
+
+    num_running: Count
+    num_waiting: Count
+    num_preemptions: Count
+    blocks_free: Count
+    blocks_held: Count
+    blocks_quarantined: Count
+    blocks_total: Count
+    cached_prompt_tokens: Count
+    prompt_tokens: Count
+    output_tokens: Count
+    draft: DraftCounts
+    steps: Count
+    step_seconds_total: Seconds
+
+
+class Drained(_Message, frozen=True, tag="drained"):
+    """Nothing is left and nothing more will be accepted."""
+
+
+class InvariantsChecked(_Message, frozen=True, tag="invariants_checked"):
+    """The outcome of CheckInvariants."""
+
+    ok: bool
+    detail: str
+
+
+ToWorker = SubmitSequence | CancelSequence | Drain | QueryStatistics | CheckInvariants
+ToGateway = WorkerHello | StepOutputs | WorkerStatistics | Drained | InvariantsChecked
+
+_T = TypeVar("_T")
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_TO_WORKER: Final = msgspec.msgpack.Decoder(ToWorker)
+_TO_GATEWAY: Final = msgspec.msgpack.Decoder(ToGateway)
+
+
+def encode(message: ToWorker | ToGateway) -> bytes:
+    """Return a message's bytes.
+
+    Raises: InvariantError if the receiver would refuse it for its size.
+    """
+    data = _ENCODER.encode(message)
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise InvariantError(f"{type(message).__name__} takes {len(data)} bytes, allowed: {MAX_MESSAGE_BYTES}")
+    return data
+
+
+def decode_to_worker(data: bytes) -> ToWorker:
+    """Read a message that a gateway sent.
+
+    Raises: PeerError if it is unknown, malformed or too large.
+    """
+    return _decode(_TO_WORKER, data)
+
+
+def decode_to_gateway(data: bytes) -> ToGateway:
+    """Read a message that a worker sent.
+
+    Raises: PeerError if it is unknown, malformed or too large.
+    """
+    return _decode(_TO_GATEWAY, data)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], data: bytes) -> _T:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise PeerError(f"message of {len(data)} bytes, allowed: {MAX_MESSAGE_BYTES}")
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise PeerError(f"message of {len(data)} bytes: {error}") from error
