@@ -18,7 +18,7 @@ Invariants:
     3. The token that ends a sequence is in stop_token_id and never among token_ids.
     4. Whatever does not decode to one of these structs is a PeerError; no field is ignored and none is guessed.
 
-The coding is MessagePack with a "type" tag. Both ends run the same version (WorkerHello.version); nothing is negotiated.
+The coding is MessagePack with a "type" tag. Both ends run one version (WorkerHello.version); nothing is negotiated.
 """
 
 from typing import Annotated, Final, Literal, TypeVar

@@ -1,0 +1,1 @@
+"""What to compute in each step, and what its results mean."""

@@ -1,0 +1,91 @@
+"""A sequence: a token list with KV on this worker.
+
+    WAITING ──admitted──▶ RUNNING ──ended──▶ FINISHED
+       ▲                     │  │
+       └─────preempted───────┘  └ the scheduler forgets it
+       └──────────────ended────────────────▶ FINISHED
+
+Invariants:
+    1. WAITING and FINISHED sequences hold no block.
+    2. num_computed_tokens < num_tokens: the KV of the newest token is never there before it is needed.
+    3. The block table covers [0, num_computed_tokens); its first prefix.num_blocks blocks are those of the prefix tree.
+    4. Drafts exist only when all tokens but the newest are computed.
+"""
+
+from array import array
+from collections.abc import Collection, Iterable
+from enum import Enum
+
+from lineclear.base.ids import SequenceId
+from lineclear.kv.block_table import BlockTable
+from lineclear.protocol.drafts import DraftCounts
+from lineclear.protocol.sampling import SamplingParams
+
+
+class SequenceState(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """One token list and all that the scheduler knows about it. Mutated by the scheduler only."""
+
+    __slots__ = (
+        "arrival",
+        "block_table",
+        "draft_counts",
+        "draft_token_ids",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "output_token_ids",
+        "sampling",
+        "sequence_id",
+        "state",
+        "tokens",
+    )
+
+    def __init__(self, sequence_id: SequenceId, prompt_token_ids: Iterable[int], sampling: SamplingParams) -> None:
+        self.sequence_id = sequence_id
+        self.sampling = sampling
+        self.tokens = array("I", prompt_token_ids)
+        """Prompt and outputs, packed: what the prefix tree is searched with."""
+        self.num_prompt_tokens = len(self.tokens)
+        self.output_token_ids: list[int] = []
+        self.draft_token_ids: list[int] = []
+        self.block_table = BlockTable()
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        """Prompt tokens found in the prefix tree when the sequence was first admitted."""
+        self.num_preemptions = 0
+        self.draft_counts = DraftCounts()
+        self.arrival = 0
+        """Place in the order of all sequences; the lower one goes first and is never preempted for a higher one."""
+        self.state = SequenceState.WAITING
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens, drafts excluded."""
+        return len(self.tokens)
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """A copy of the prompt. Cost: proportional to its length."""
+        return self.tokens[: self.num_prompt_tokens].tolist()
+
+    def token_ids(self, start: int, end: int) -> list[int]:
+        """Return the tokens [start, end); those from num_tokens on are drafts."""
+        token_ids = self.tokens[start:end].tolist()
+        num_drafts = end - len(self.tokens)
+        if num_drafts > 0:
+            token_ids += self.draft_token_ids[max(0, start - len(self.tokens)) : num_drafts]
+        return token_ids
+
+    def append(self, token_ids: Collection[int]) -> None:
+        """Add output tokens."""
+        self.tokens.extend(token_ids)
+        self.output_token_ids.extend(token_ids)
