@@ -1,12 +1,10 @@
 """Frames on a byte stream: a length of 4 bytes, big-endian, then that many bytes. An empty frame is a heartbeat."""
 
 from lineclear.base.errors import PeerError
+from lineclear.protocol.wire import MAX_MESSAGE_BYTES
 
 HEADER_LEN = 4
 HEARTBEAT = bytes(HEADER_LEN)
-
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Bounds what a peer can make us hold. A prompt of a million tokens is 5 MB."""
 
 MAX_UNSENT_BYTES = 8 * MAX_MESSAGE_BYTES
 """A peer that leaves this much unread is stuck; more would only fill our memory."""

@@ -61,7 +61,8 @@ class GatewayLink:
             raise ConnectionResetError("the gateway closed the link")
         self._keep_alive()
         if timeout_seconds > 0 or self._unsent:
-            self._wait(timeout_seconds)
+            until_heartbeat = self._last_sent + self._config.heartbeat_seconds - self._now()
+            self._wait(min(timeout_seconds, until_heartbeat))
         messages = self._receive()
         if not messages and self._has_ended:
             raise ConnectionResetError("the gateway closed the link")
@@ -96,8 +97,7 @@ class GatewayLink:
 
     def _wait(self, timeout_seconds: float) -> None:
         """Sleep until something can be received or sent; sends what can be."""
-        until_heartbeat = self._last_sent + self._config.heartbeat_seconds - self._now()
-        timeout_ms = 1000 * max(0.0, min(timeout_seconds, until_heartbeat))
+        timeout_ms = 1000 * max(0.0, timeout_seconds)
         self._poller.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         for _, events in self._poller.poll(timeout_ms):
             if events & select.POLLOUT:

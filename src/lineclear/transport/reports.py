@@ -6,6 +6,7 @@ from typing import TypeAlias
 import msgspec
 
 from lineclear.base.errors import PeerError
+from lineclear.protocol.wire import ModelFacts
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
@@ -19,10 +20,7 @@ class Loading(msgspec.Struct, frozen=True, tag=True):
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):
     """A worker has loaded its model and said hello to the gateway."""
 
-    model_name: str
-    pool_tokens: int
-    max_model_len: int
-    draft_tokens: int
+    model: ModelFacts
     load_seconds: float
 
 

@@ -233,5 +233,7 @@ class _Link(asyncio.Protocol):
             return
         if not isinstance(message, wire.WorkerHello):
             raise PeerError(f"the first message is {type(message).__name__}, allowed: WorkerHello")
+        if message.version != wire.WIRE_VERSION:
+            raise PeerError(f"the worker's wire version is {message.version}, allowed: {wire.WIRE_VERSION}")
         self._has_hello = True
         self._on_event(WorkerConnected(self.link_id, message))

@@ -1,0 +1,1 @@
+"""The worker process: one engine, driven by the messages of one gateway."""

@@ -1,0 +1,202 @@
+"""The worker's loop: messages in, engine steps, outputs out.
+
+One turn::
+
+    poll ──▶ messages: submit, cancel, drain, questions ──▶ one engine step ──▶ StepOutputs ──▶ once a second: statistics
+
+While the engine has work the poll does not wait, so a cancel is seen between any two steps; without work the process
+sleeps in the poll.
+
+Invariants:
+1. Every SubmitSequence of a gateway that stays is answered by exactly one output with a finish reason, also when the
+   engine refuses it.
+2. When the gateway is lost, everything it had asked for is cancelled and computed to its end before another gateway is
+   served; nothing of it is sent to anybody.
+3. `Drained` is sent when nothing is left, and only after the engine's `check`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from lineclear.base.errors import PeerError, RequestError
+from lineclear.base.ids import SequenceId
+from lineclear.protocol import wire
+from lineclear.schedule.plan import SequenceUpdate
+from lineclear.schedule.sequence import Sequence
+
+IDLE_POLL_SECONDS = 3600.0
+"""The poll ends earlier for a message or a heartbeat."""
+
+STATISTICS_SECONDS = 1.0
+"""How often a busy worker reports its figures."""
+
+
+class StepEngine(Protocol):
+    """What the loop needs of an engine; `lineclear.engine.engine.Engine` is one."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        ...
+
+    def submit(self, sequence: Sequence) -> None:
+        """Accept a sequence; raises RequestError where it cannot."""
+        ...
+
+    def cancel(self, sequence_id: SequenceId) -> bool:
+        """End a sequence; its ending comes from `step`."""
+        ...
+
+    def step(self) -> list[SequenceUpdate]:
+        """Compute once."""
+        ...
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        ...
+
+
+class Link(Protocol):
+    """What the loop needs of a link; `lineclear.transport.gateway_link.GatewayLink` is one."""
+
+    def poll(self, timeout_seconds: float) -> list[wire.ToWorker]:
+        """Return the messages that have come; raises ConnectionError when the gateway is lost."""
+        ...
+
+    def send(self, message: wire.ToGateway) -> None:
+        """Send a message; raises ConnectionError when the gateway is lost."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Accepted:
+    sequence: Sequence
+    want_draft_counts: bool
+
+
+class WorkerLoop:
+    """Serves one gateway after another with one engine."""
+
+    def __init__(
+        self,
+        engine: StepEngine,
+        read_statistics: Callable[[], wire.WorkerStatistics],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._read_statistics = read_statistics
+        self._now = now
+        self._accepted: dict[SequenceId, _Accepted] = {}
+        self._is_draining = False
+        self._owes_drained = False
+        self._statistics_due = now()
+
+    def serve(self, link: Link) -> None:
+        """Serve a gateway until it is lost.
+
+        Raises:
+            ConnectionError: The gateway is lost; the engine is idle again.
+            PeerError: The gateway sent nonsense; the engine is idle again.
+        """
+        self._is_draining = self._owes_drained = False
+        try:
+            while True:
+                self.turn(link)
+        except (ConnectionError, PeerError):
+            self._abandon()
+            raise
+
+    def turn(self, link: Link) -> None:
+        """Poll once, step once, send what came of it."""
+        outputs: list[wire.SequenceOutput] = []
+        for message in link.poll(0.0 if self._engine.has_work else IDLE_POLL_SECONDS):
+            self._receive(message, link, outputs)
+        if self._engine.has_work:
+            outputs += [self._output(update) for update in self._engine.step()]
+            self._report_statistics(link)
+        if outputs:
+            link.send(wire.StepOutputs(outputs=outputs))
+        if self._owes_drained and not self._engine.has_work:
+            self._finish_drain(link)
+
+    def _receive(self, message: wire.ToWorker, link: Link, outputs: list[wire.SequenceOutput]) -> None:
+        match message:
+            case wire.SubmitSequence():
+                refusal = self._submit(message)
+                if refusal is not None:
+                    outputs.append(refusal)
+            case wire.CancelSequence(sequence_id=sequence_id):
+                self._engine.cancel(SequenceId(sequence_id))
+            case wire.QueryStatistics():
+                link.send(self._read_statistics())
+            case wire.CheckInvariants():
+                link.send(self._check())
+            case wire.Drain():
+                self._is_draining = self._owes_drained = True
+            case _:
+                assert_never(message)
+
+    def _submit(self, message: wire.SubmitSequence) -> wire.SequenceOutput | None:
+        """Hand a sequence to the engine; returns its ending if it is refused."""
+        if self._is_draining:
+            return _refusal(message, "the worker is draining")
+        sequence_id = SequenceId(message.sequence_id)
+        sequence = Sequence(sequence_id, message.prompt_token_ids, message.sampling)
+        try:
+            self._engine.submit(sequence)
+        except RequestError as error:
+            return _refusal(message, str(error))
+        self._accepted[sequence_id] = _Accepted(sequence, message.want_draft_counts)
+        return None
+
+    def _output(self, update: SequenceUpdate) -> wire.SequenceOutput:
+        accepted = self._accepted[update.sequence_id]
+        has_ended = update.finish_reason is not None
+        if has_ended:
+            del self._accepted[update.sequence_id]
+        return wire.SequenceOutput(
+            sequence_id=update.sequence_id,
+            token_ids=list(update.token_ids),
+            logprobs=None if update.logprobs is None else list(update.logprobs),
+            finish_reason=update.finish_reason,
+            stop_token_id=update.stop_token_id,
+            error=update.error,
+            num_cached_tokens=update.num_cached_tokens,
+            draft=accepted.sequence.draft_counts if has_ended and accepted.want_draft_counts else None,
+        )
+
+    def _report_statistics(self, link: Link) -> None:
+        if self._now() >= self._statistics_due:
+            self._statistics_due = self._now() + STATISTICS_SECONDS
+            link.send(self._read_statistics())
+
+    def _check(self) -> wire.InvariantsChecked:
+        try:
+            self._engine.check()
+        except AssertionError as error:
+            return wire.InvariantsChecked(ok=False, detail=str(error))
+        return wire.InvariantsChecked(ok=True, detail="")
+
+    def _finish_drain(self, link: Link) -> None:
+        """Check and answer; an engine that is not clean ends the process.
+
+        Raises:
+            AssertionError: An invariant does not hold.
+        """
+        self._engine.check()
+        self._owes_drained = False
+        link.send(wire.Drained())
+
+    def _abandon(self) -> None:
+        """Cancel everything and compute until the engine is idle."""
+        for sequence_id in self._accepted:
+            self._engine.cancel(sequence_id)
+        while self._engine.has_work:
+            self._engine.step()
+        self._accepted.clear()
+
+
+def _refusal(message: wire.SubmitSequence, reason: str) -> wire.SequenceOutput:
+    return wire.SequenceOutput(sequence_id=message.sequence_id, finish_reason="error", error=reason)

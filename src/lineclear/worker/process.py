@@ -1,0 +1,74 @@
+"""A worker process: loads the model, then serves its gateway for as long as the supervisor lives.
+
+    loading ──▶ connecting ──hello──▶ serving ──gateway lost──▶ connecting ...
+
+It ends by its supervisor: a signal, or with it.
+"""
+
+import gc
+import logging
+import os
+import time
+from pathlib import Path
+
+from lineclear.config.components import ServeConfig
+from lineclear.engine.build import build_engine
+from lineclear.engine.engine import Engine
+from lineclear.protocol import wire
+from lineclear.base.errors import PeerError
+from lineclear.transport.endpoint import Endpoint, parse_endpoint
+from lineclear.transport.gateway_link import GatewayLink
+from lineclear.transport.reports import Loading, ReportSink, WorkerReady
+from lineclear.worker.facts import model_facts, worker_statistics
+from lineclear.worker.loop import WorkerLoop
+
+CONNECT_PAUSE_SECONDS = 0.05
+"""A gateway that is starting is tried this often: a connection attempt on one host costs microseconds."""
+
+logger = logging.getLogger(__name__)
+
+
+def run_worker(
+    config: ServeConfig, *, control_endpoint: str, worker_id: str, life: int, report: ReportSink
+) -> None:
+    """Load, then serve for ever.
+
+    Raises:
+        ConfigError: A setting that the model or the machine cannot meet.
+        CheckpointError: The model cannot be loaded.
+    """
+    started = time.monotonic()
+    report(Loading("loading the model", 0, 1))
+    engine = build_engine(config.engine, Path(config.source.model))
+    gc.collect()
+    gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
+    facts = model_facts(config, engine)
+    hello = wire.WorkerHello(
+        version=wire.WIRE_VERSION, worker_id=worker_id, life=life, pid=os.getpid(), model=facts
+    )
+    loop = WorkerLoop(engine, lambda: worker_statistics(engine))
+    endpoint = parse_endpoint(control_endpoint)
+    load_seconds = time.monotonic() - started
+    while True:
+        link = _connect(endpoint, hello, config)
+        report(WorkerReady(facts, load_seconds))
+        _serve(loop, link)
+
+
+def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig) -> GatewayLink:
+    """Try until the gateway is there."""
+    while True:
+        try:
+            return GatewayLink.connect(endpoint, hello, config.link)
+        except OSError as error:
+            logger.debug("no gateway at %s yet: %s", endpoint, error)
+            time.sleep(CONNECT_PAUSE_SECONDS)
+
+
+def _serve(loop: WorkerLoop, link: GatewayLink) -> None:
+    try:
+        loop.serve(link)
+    except (ConnectionError, PeerError) as error:
+        logger.warning("lost the gateway: %s; everything it had asked for is cancelled", error)
+    finally:
+        link.close()
