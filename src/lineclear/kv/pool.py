@@ -12,10 +12,11 @@ Invariants:
     3. Nobody gets a free block but through try_allocate, which gives each allocation of a block a number of its own.
     4. A marked block never becomes free without release_quarantine.
 
-The holds of a sequence and of a writer are separate, so ending the sequence never ends its writer. Free blocks are reused
-in the order in which they became free: as late as possible, which gives a fault of reuse time to be seen.
+The holds of a sequence and of a writer are separate, so ending the sequence never ends its writer. Free blocks are
+reused in the order in which they became free: as late as possible, which gives a fault of reuse time to be seen.
 
-Driven by the scheduler; the caller gives the tree's holds the kind TREE, so that the pool can tell which blocks only the tree keeps.
+Driven by the scheduler and the prefix tree. The pool tells the tree which blocks nobody else keeps (they are idle): the
+tree asks, nothing calls upwards.
 """
 
 from collections import deque
@@ -138,8 +139,7 @@ class BlockPool:
                 self._tree_held[block_id] = 0
                 self._num_idle -= not holders
             elif len(holders) == 1 and self._tree_held[block_id]:
-                self._num_idle += 1
-                self._newly_idle[block_id] = None
+                self._become_idle(block_id)
             if not holders:
                 self._retire(block_id)
         self._num_holds[holder.kind] -= num_released
@@ -158,7 +158,7 @@ class BlockPool:
         return len(holders) == 1 and holder in holders
 
     def allocation(self, block_id: BlockId) -> int:
-        """Return the number of a block's latest allocation: no two allocations in this pool share one; 0 means never."""
+        """Return the number of a block's latest allocation: unique in this pool; 0 before the first."""
         return self._allocations[block_id]
 
     def take_newly_idle(self) -> list[BlockId]:
@@ -235,11 +235,16 @@ class BlockPool:
         holders = self._holders[block_id]
         if holder.kind is HolderKind.TREE:
             self._tree_held[block_id] = 1
-            self._num_idle += not holders
+            if not holders:
+                self._become_idle(block_id)
         elif self._tree_held[block_id] and len(holders) == 1:
             self._num_idle -= 1
         holders[holder] = None
         self._num_holds[holder.kind] += 1
+
+    def _become_idle(self, block_id: BlockId) -> None:
+        self._num_idle += 1
+        self._newly_idle[block_id] = None
 
     def _retire(self, block_id: BlockId) -> None:
         if block_id in self._marked:

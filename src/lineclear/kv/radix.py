@@ -1,22 +1,24 @@
-"""The prefix tree: which blocks hold the KV of which token prefixes, so that a later sequence need not compute them.
+"""The prefix tree: which blocks hold the KV of which token prefixes, so that later sequences need not compute them.
 
-One node a block. The edge to a child is named by the block's tokens *and* the token that follows them: the draft layer's cache
-at a position depends on the next token, so a block is the same only if its follower is. A path from the root is a prefix:
+One node a block. The edge to a child is named by the block's tokens *and* the token that follows them: the draft
+layer's cache at a position depends on the next token, so a block is the same only if its follower is. A path from the
+root is a prefix:
 
     root ──[t0 … t15 | t16]──▶ node, block 7 ──[t16 … t31 | t32]──▶ node, block 2
 
 Invariants:
     1. The tree holds the block of each node (kind TREE) and no other block; no two nodes share one.
     2. A node's KV is computed for all layers, the draft layer included, before the node exists.
-    3. A sequence that holds a node's block holds the blocks of all its ancestors. Hence if a block is idle, held by the tree
-       alone, so are those of all nodes under it, and `num_idle` of the pool is what eviction can free.
-    4. Each idle leaf is in the heap of candidates or among the pool's newly idle blocks; each node is there at most once.
+    3. A sequence that holds a node's block holds the blocks of all its ancestors. Hence if a block is idle, held by
+       the tree alone, so are those of all nodes under it, and `num_idle` of the pool is what eviction can free.
+    4. Each idle leaf is in the heap of candidates or among the pool's newly idle blocks; each node is in the heap at
+       most once.
 
-Least recently used goes first. Only the deepest node of a match or an insertion is stamped; when a leaf goes, its parent inherits the
-stamp, because whoever used the leaf used the parent as well.
+Least recently used goes first. Only the deepest node of a match or an insertion is stamped; when a leaf goes, its
+parent inherits the stamp, because whoever used the leaf used the parent as well.
 
-Driven by the scheduler, which passes a logical clock. A PrefixNode serves as a cursor: a sequence that holds its path keeps it
-alive and goes on from there, so each block of a prompt is looked at once.
+Driven by the scheduler, which passes a logical clock. A PrefixNode serves as a cursor: a sequence that holds its path
+keeps it alive and goes on from there, so each block of a prompt is looked at once.
 """
 
 from array import array

@@ -1,0 +1,1 @@
+"""Drafting: which drafts a verify keeps, and what is counted."""
