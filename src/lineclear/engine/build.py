@@ -1,0 +1,106 @@
+"""Puts an engine together from a configuration and a checkpoint."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from lineclear.base.errors import ConfigError
+from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, EngineConfig
+from lineclear.engine.engine import Engine
+from lineclear.engine.runner import Runner
+from lineclear.engine.store import KvStore
+from lineclear.kv.pool import BlockPool
+from lineclear.kv.radix import RadixTree
+from lineclear.model.config import GlmConfig, load_config
+from lineclear.model.glm import load_model
+from lineclear.schedule.scheduler import ScheduleConfig, Scheduler
+
+POOL_SHARE_OF_FREE_MEMORY = 0.5
+"""Of what is free at start; the rest is for weights, the forward pass and everybody else on the machine."""
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def build_engine(config: EngineConfig, model_dir: Path) -> Engine:
+    """Load a checkpoint and build the engine around it.
+
+    Raises: CheckpointError for what cannot be loaded; ConfigError for settings that model or machine cannot meet.
+    """
+    torch.set_num_threads(config.num_threads)
+    device = _device(config)
+    dtype = DTYPES[config.dtype]
+    model_config = load_config(model_dir)
+    if config.draft_tokens and not model_config.has_mtp:
+        raise ConfigError("draft_tokens", config.draft_tokens, "0, as the checkpoint has no draft layer")
+    model = load_model(model_dir, device=device, dtype=dtype, batch_invariant=config.batch_invariant)
+    num_blocks = _num_blocks(config, model_config, device, dtype)
+    max_model_len = _max_model_len(config, model_config, num_blocks)
+    store = KvStore(model_config, num_blocks, config.block_size, device=device, dtype=dtype)
+    pool = BlockPool(num_blocks)
+    schedule = ScheduleConfig(
+        max_batch_tokens=config.max_batch_tokens,
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        max_model_len=max_model_len,
+        block_size=config.block_size,
+        draft_tokens=config.draft_tokens,
+        eos_token_ids=model_config.eos_token_ids,
+    )
+    scheduler = Scheduler(schedule, pool, RadixTree(pool, config.block_size))
+    runner = Runner(
+        model,
+        store,
+        draft_tokens=config.draft_tokens,
+        seed=config.seed,
+        stop_token_ids=model_config.eos_token_ids,
+        device=device,
+    )
+    return Engine(scheduler, runner, store)
+
+
+def kv_bytes_per_token(config: GlmConfig, dtype: torch.dtype) -> int:
+    """KV of one token over all layers and parts."""
+    widths = [
+        config.part_width(layer, part) or 0 for layer in range(config.num_cache_layers) for part in ("latent", "index")
+    ]
+    return sum(widths) * dtype.itemsize
+
+
+def _device(config: EngineConfig) -> torch.device:
+    device = torch.device(config.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device", config.device, "cpu, as torch finds no CUDA device here")
+    return device
+
+
+def _num_blocks(config: EngineConfig, model_config: GlmConfig, device: torch.device, dtype: torch.dtype) -> int:
+    if config.max_total_tokens is not None:
+        return config.max_total_tokens // config.block_size
+    budget = _free_memory_bytes(device) * POOL_SHARE_OF_FREE_MEMORY
+    num_tokens = min(int(budget / kv_bytes_per_token(model_config, dtype)), MAX_AUTO_TOTAL_TOKENS)
+    if num_tokens < config.block_size:
+        raise ConfigError(
+            "max_total_tokens", "auto", f"memory for a block of {config.block_size} tokens; there is none"
+        )
+    return num_tokens // config.block_size
+
+
+def _free_memory_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _max_model_len(config: EngineConfig, model_config: GlmConfig, num_blocks: int) -> int:
+    pool_tokens = num_blocks * config.block_size
+    most = min(model_config.max_position_embeddings, pool_tokens)
+    if config.max_model_len is None:
+        return most
+    if config.max_model_len > most:
+        allowed = (
+            f"at most {most} (the model's positions: {model_config.max_position_embeddings}, "
+            f"the KV cache's tokens: {pool_tokens})"
+        )
+        raise ConfigError("max_model_len", config.max_model_len, allowed)
+    return config.max_model_len

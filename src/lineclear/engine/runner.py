@@ -1,0 +1,195 @@
+"""Executes a plan: one forward pass, the verify of every draft, the next drafts.
+
+One step, in order:
+1. forward over the batch; every layer's KV is written;
+2. logits of the sampled rows; drafts are verified, each sampling sequence gets 1 to k + 1 tokens;
+3. the draft layer over the same rows, now that each row's next token is known: its KV is written, and the row of the
+   last kept token proposes the first draft;
+4. k - 1 further draft steps of one token a sequence.
+
+Rows of rejected drafts, and the draft steps, write KV at positions that later passes write again before anybody reads
+them.
+
+Legend: T tokens of the batch, D hidden_size, S sequences that draft.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lineclear.base.ids import SequenceId
+from lineclear.engine.batch import PreparedBatch, PreparedChunk, prepare_batch, prepare_draft_step
+from lineclear.engine.readiness import AlwaysReady
+from lineclear.engine.sampling import Ask, Choice, Draft, choose, propose
+from lineclear.engine.store import KvStore, KvView
+from lineclear.model.batch import Selection
+from lineclear.model.glm import GlmModel
+from lineclear.schedule.plan import ChunkResult, Plan
+from lineclear.schedule.sequence import Sequence
+
+UNKNOWN_TOKEN_ID = 0
+"""Stands for the next token of a row whose draft was rejected; what the row computes is never read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafting:
+    """One sequence that drafts: its question, the row that proposes first, and how far it may go."""
+
+    ask: Ask
+    row: int
+    num_drafts: int
+
+    @property
+    def sequence(self) -> Sequence:
+        """The sequence."""
+        return self.ask.sequence
+
+    @property
+    def last_position(self) -> int:
+        """Position of `row`: the last whose next token is known."""
+        return self.ask.position - 2
+
+
+class Runner:
+    """Runs plans on one model and one store.
+
+    Args:
+        model: the loaded checkpoint.
+        store: its KV.
+        draft_tokens: drafts for each verify, 0 for none.
+        seed: of sequences that bring none of their own.
+        stop_token_ids: tokens that end a sequence unless it ignores them.
+    """
+
+    def __init__(
+        self,
+        model: GlmModel,
+        store: KvStore,
+        *,
+        draft_tokens: int,
+        seed: int,
+        stop_token_ids: tuple[int, ...],
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._view: KvView = store.view(AlwaysReady())
+        self._draft_tokens = draft_tokens
+        self._seed = seed
+        self._stop_token_ids = stop_token_ids
+        self._device = device
+        self._drafts: dict[SequenceId, Draft] = {}
+
+    @torch.inference_mode()
+    def run(self, plan: Plan, sequences: Mapping[SequenceId, Sequence]) -> dict[SequenceId, ChunkResult]:
+        """Execute a plan.
+
+        Order: the plan's blocks carry writer holds from before this call until after it.
+        Returns: a result for every chunk that samples.
+        """
+        prepared = prepare_batch(plan, sequences, block_size=self._view.block_size, device=self._device)
+        hidden = self._model.forward(prepared.batch, self._view)
+        sampling = prepared.sampling
+        asks = [self._ask(each.sequence) for each in sampling]
+        choices = self._choose(prepared, hidden, asks)
+        drafts = self._draft(prepared, hidden, asks, choices) if self._draft_tokens else {}
+        return {
+            each.sequence.sequence_id: ChunkResult(
+                token_ids=choice.token_ids,
+                num_accepted=choice.num_accepted,
+                next_draft_token_ids=drafts.get(each.sequence.sequence_id, Draft()).token_ids,
+                logprobs=choice.logprobs,
+            )
+            for each, choice in zip(sampling, choices, strict=True)
+        }
+
+    def forget(self, sequence_id: SequenceId) -> None:
+        """Drop what is kept for a sequence between its steps."""
+        self._drafts.pop(sequence_id, None)
+
+    def _ask(self, sequence: Sequence) -> Ask:
+        sampling = sequence.sampling
+        seed = self._seed + sequence.sequence_id if sampling.seed is None else sampling.seed
+        stops = sampling.stop_token_ids if sampling.ignore_eos else (*self._stop_token_ids, *sampling.stop_token_ids)
+        return Ask(sequence, seed, stops)
+
+    def _choose(self, prepared: PreparedBatch, hidden: Tensor, asks: Items[Ask]) -> list[Choice]:
+        if not asks:
+            return []
+        logits = self._model.logits(hidden[prepared.sampled_rows])
+        return choose(logits, asks, [self._verified_draft(each) for each in prepared.sampling])
+
+    def _verified_draft(self, prepared: PreparedChunk) -> Draft:
+        """The drafts in this batch: those of the last step, perhaps fewer."""
+        num_drafts = prepared.chunk.num_drafts
+        draft = self._drafts.pop(prepared.sequence.sequence_id, Draft())
+        return Draft(draft.token_ids[:num_drafts], None if draft.probs is None else draft.probs[:num_drafts])
+
+    def _draft(
+        self, prepared: PreparedBatch, hidden: Tensor, asks: Items[Ask], choices: Items[Choice]
+    ) -> dict[SequenceId, Draft]:
+        chosen = {each.sequence.sequence_id: choice for each, choice in zip(prepared.sampling, choices, strict=True)}
+        next_token_ids = [token_id for each in prepared.chunks for token_id in _next_token_ids(each, chosen)]
+        output = self._model.draft(prepared.batch, hidden, self._tensor(next_token_ids), self._view)
+        drafting = self._drafting(prepared.sampling, asks, choices)
+        if drafting:
+            rows = self._tensor([each.row for each in drafting])
+            drafts = self._chain(drafting, output.hidden[rows], output.selection.rows(rows))
+            self._drafts |= drafts
+            return drafts
+        return {}
+
+    def _drafting(self, sampling: Items[PreparedChunk], asks: Items[Ask], choices: Items[Choice]) -> list[_Drafting]:
+        """The sequences that go on after this step and have room for drafts."""
+        drafting: list[_Drafting] = []
+        for prepared, ask, choice in zip(sampling, asks, choices, strict=True):
+            longer = ask.after(choice.token_ids)
+            num_left = ask.sampling.max_tokens - longer.num_output_tokens
+            num_drafts = min(prepared.chunk.num_next_drafts, num_left - 1)
+            if num_drafts > 0 and not set(choice.token_ids) & set(ask.stop_token_ids):
+                row = prepared.first_sampled_row + choice.num_accepted
+                drafting.append(_Drafting(longer, row, num_drafts))
+        return drafting
+
+    def _chain(self, drafting: list[_Drafting], hidden: Tensor, selection: Selection) -> dict[SequenceId, Draft]:
+        """Draft one token after the other; the hidden states and the drafts grow in step.
+
+        Shapes: hidden: [S, D], selection: S rows, of the rows that propose first.
+        """
+        drafts = [Draft()] * len(drafting)
+        done: dict[SequenceId, Draft] = {}
+        shared = selection if self._model.config.index_share_for_mtp_iteration else None
+        for step in range(self._draft_tokens):
+            drafts = propose(self._model.logits(hidden), [each.ask for each in drafting], drafts)
+            done |= {each.sequence.sequence_id: draft for each, draft in zip(drafting, drafts, strict=True)}
+            keep = [idx for idx, each in enumerate(drafting) if each.num_drafts > step + 1]
+            if not keep:
+                break
+            if len(keep) < len(drafting):
+                rows = self._tensor(keep)
+                drafting, drafts, hidden = [drafting[idx] for idx in keep], [drafts[idx] for idx in keep], hidden[rows]
+                shared = shared.rows(rows) if shared is not None else None
+            batch = prepare_draft_step(
+                [each.last_position + step + 1 for each in drafting],
+                [each.sequence.block_table for each in drafting],
+                block_size=self._view.block_size,
+                device=self._device,
+            )
+            next_token_ids = self._tensor([draft.token_ids[-1] for draft in drafts])
+            hidden = self._model.draft(batch, hidden, next_token_ids, self._view, shared).hidden
+        return done
+
+    def _tensor(self, values: Items[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _next_token_ids(prepared: PreparedChunk, chosen: Mapping[SequenceId, Choice]) -> list[int]:
+    """For each row of a chunk the token that follows it."""
+    chunk, sequence = prepared.chunk, prepared.sequence
+    known = list(sequence.token_ids(chunk.start + 1, min(chunk.end + 1, sequence.num_tokens)))
+    choice = chosen.get(sequence.sequence_id)
+    if choice is not None:
+        known += choice.token_ids
+    return known + [UNKNOWN_TOKEN_ID] * (chunk.end - chunk.start - len(known))
