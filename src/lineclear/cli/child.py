@@ -15,14 +15,12 @@ from typing import TypeVar
 import msgspec
 
 from lineclear.base.errors import PeerError
+from lineclear.cli.exit_codes import EXIT_ORPHANED
 from lineclear.config.components import ServeConfig
 from lineclear.transport.reports import Report, ReportSink, encode_report
 
 PR_SET_PDEATHSIG = 1
 """Linux: `prctl` option for the signal that a process gets when its parent ends."""
-
-EXIT_ORPHANED = 3
-"""The supervisor went away."""
 
 STDIN = 0
 STDOUT = 1
@@ -92,7 +90,7 @@ def _exit_when_orphaned() -> None:
 
 def _report_sink() -> ReportSink:
     reports_fd = os.dup(STDOUT)
-    os.set_inheritable(reports_fd, False)  # noqa: FBT003 - positional in the standard library
+    os.set_inheritable(reports_fd, False)
     os.dup2(STDERR, STDOUT)
 
     def report(report: Report) -> None:

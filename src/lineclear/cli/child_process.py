@@ -51,6 +51,10 @@ class ChildProcess:
                 on_report(decode_report(line))
             except PeerError:
                 self.kill()
+        return await self.wait()
+
+    async def wait(self) -> int:
+        """Wait until the process has ended; return its exit code, negative for a signal."""
         return await self._process.wait()
 
     def terminate(self) -> None:

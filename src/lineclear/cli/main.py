@@ -13,13 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from lineclear import __version__
-from lineclear.base.errors import UserError
-
-EXIT_USER_ERROR = 2
-"""The user asked for something that cannot be; trying again would change nothing."""
-
-EXIT_INTERRUPTED = 130
-"""Ended by Ctrl-C, as shells report it."""
+from lineclear.base.errors import LineclearError
+from lineclear.cli.exit_codes import EXIT_INTERRUPTED, EXIT_USER_ERROR
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USER_ERROR
     try:
         return command.run(arguments)
-    except UserError as error:
+    except LineclearError as error:
         print(f"lineclear: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt:

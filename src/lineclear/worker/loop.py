@@ -2,7 +2,7 @@
 
 One turn::
 
-    poll ──▶ messages: submit, cancel, drain, questions ──▶ one engine step ──▶ StepOutputs ──▶ once a second: statistics
+    poll ──▶ messages: submit, cancel, drain, questions ──▶ one engine step ──▶ StepOutputs
 
 While the engine has work the poll does not wait, so a cancel is seen between any two steps; without work the process
 sleeps in the poll.
@@ -17,7 +17,6 @@ Invariants:
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from lineclear.base.errors import PeerError, RequestError
@@ -70,12 +69,6 @@ class Link(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Accepted:
-    sequence: Sequence
-    want_draft_counts: bool
-
-
 class WorkerLoop:
     """Serves one gateway after another with one engine."""
 
@@ -88,7 +81,8 @@ class WorkerLoop:
         self._engine = engine
         self._read_statistics = read_statistics
         self._now = now
-        self._accepted: dict[SequenceId, _Accepted] = {}
+        self._wants_draft_counts: dict[SequenceId, bool] = {}
+        """Every sequence that was accepted and has not ended."""
         self._is_draining = False
         self._owes_drained = False
         self._statistics_due = now()
@@ -143,28 +137,26 @@ class WorkerLoop:
         if self._is_draining:
             return _refusal(message, "the worker is draining")
         sequence_id = SequenceId(message.sequence_id)
-        sequence = Sequence(sequence_id, message.prompt_token_ids, message.sampling)
         try:
-            self._engine.submit(sequence)
+            self._engine.submit(Sequence(sequence_id, message.prompt_token_ids, message.sampling))
         except RequestError as error:
             return _refusal(message, str(error))
-        self._accepted[sequence_id] = _Accepted(sequence, message.want_draft_counts)
+        self._wants_draft_counts[sequence_id] = message.want_draft_counts
         return None
 
     def _output(self, update: SequenceUpdate) -> wire.SequenceOutput:
-        accepted = self._accepted[update.sequence_id]
+        sequence = update.sequence
         has_ended = update.finish_reason is not None
-        if has_ended:
-            del self._accepted[update.sequence_id]
+        wants_draft_counts = has_ended and self._wants_draft_counts.pop(sequence.sequence_id)
         return wire.SequenceOutput(
-            sequence_id=update.sequence_id,
+            sequence_id=sequence.sequence_id,
             token_ids=list(update.token_ids),
             logprobs=None if update.logprobs is None else list(update.logprobs),
             finish_reason=update.finish_reason,
             stop_token_id=update.stop_token_id,
             error=update.error,
-            num_cached_tokens=update.num_cached_tokens,
-            draft=accepted.sequence.draft_counts if has_ended and accepted.want_draft_counts else None,
+            num_cached_tokens=sequence.num_cached_tokens,
+            draft=sequence.draft_counts if wants_draft_counts else None,
         )
 
     def _report_statistics(self, link: Link) -> None:
@@ -191,11 +183,11 @@ class WorkerLoop:
 
     def _abandon(self) -> None:
         """Cancel everything and compute until the engine is idle."""
-        for sequence_id in self._accepted:
+        for sequence_id in self._wants_draft_counts:
             self._engine.cancel(sequence_id)
         while self._engine.has_work:
             self._engine.step()
-        self._accepted.clear()
+        self._wants_draft_counts.clear()
 
 
 def _refusal(message: wire.SubmitSequence, reason: str) -> wire.SequenceOutput:

@@ -11,11 +11,10 @@ import os
 import time
 from pathlib import Path
 
+from lineclear.base.errors import PeerError
 from lineclear.config.components import ServeConfig
 from lineclear.engine.build import build_engine
-from lineclear.engine.engine import Engine
 from lineclear.protocol import wire
-from lineclear.base.errors import PeerError
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.gateway_link import GatewayLink
 from lineclear.transport.reports import Loading, ReportSink, WorkerReady
@@ -28,9 +27,7 @@ CONNECT_PAUSE_SECONDS = 0.05
 logger = logging.getLogger(__name__)
 
 
-def run_worker(
-    config: ServeConfig, *, control_endpoint: str, worker_id: str, life: int, report: ReportSink
-) -> None:
+def run_worker(config: ServeConfig, *, control_endpoint: str, worker_id: str, life: int, report: ReportSink) -> None:
     """Load, then serve for ever.
 
     Raises:
@@ -43,9 +40,7 @@ def run_worker(
     gc.collect()
     gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
     facts = model_facts(config, engine)
-    hello = wire.WorkerHello(
-        version=wire.WIRE_VERSION, worker_id=worker_id, life=life, pid=os.getpid(), model=facts
-    )
+    hello = wire.WorkerHello(version=wire.WIRE_VERSION, worker_id=worker_id, life=life, pid=os.getpid(), model=facts)
     loop = WorkerLoop(engine, lambda: worker_statistics(engine))
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started

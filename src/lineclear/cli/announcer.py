@@ -1,0 +1,116 @@
+"""What `lineclear serve` tells the person who started it.
+
+Other programs may wait for the line `lineclear ready on URL`.
+"""
+
+import json
+from typing import assert_never
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from lineclear import __version__
+from lineclear.config.components import ServeConfig
+from lineclear.transport.reports import GatewayListening, GatewayServing, Loading, Report, WorkerReady
+
+
+class Announcer:
+    """Turns reports and endings into lines on a terminal, and says when the service is ready.
+
+    The service is ready when the gateway listens and has a worker; it says so again after it was not.
+    """
+
+    def __init__(self, config: ServeConfig, console: Console) -> None:
+        self._config = config
+        self._console = console
+        self._listening: GatewayListening | None = None
+        self._worker: WorkerReady | None = None
+        self._num_workers = 0
+        self._is_ready = False
+        self._progress: Status | None = None
+
+    def on_start(self) -> None:
+        """The processes are being started."""
+        engine = self._config.engine
+        self._say(f"lineclear {__version__}: {self._config.source.model} on {engine.device} in {engine.dtype}")
+
+    def on_report(self, name: str, report: Report) -> None:
+        """A process reported."""
+        match report:
+            case Loading():
+                self._show_progress(f"{name}: {report.stage}")
+            case WorkerReady():
+                self._worker = report
+                self._say(f"{name}: loaded in {report.load_seconds:.1f} s")
+            case GatewayListening():
+                self._listening = report
+            case GatewayServing(num_workers=num_workers):
+                self._num_workers = num_workers
+            case _:
+                assert_never(report)
+        self._announce_readiness()
+
+    def on_end(self, name: str) -> None:
+        """A process ended."""
+        self._is_ready = False
+        if name == "gateway":
+            self._listening, self._num_workers = None, 0
+        else:
+            self._worker = None
+
+    def on_restart(self, name: str, ending: str, wait_seconds: float, life: int) -> None:
+        """A process ended by itself and is started again."""
+        self._say(f"{name}: died ({ending}); starting life {life} in {wait_seconds:.1f} s", style="yellow")
+
+    def on_crash_loop(self, name: str, ending: str, num_restarts: int) -> None:
+        """A process keeps dying."""
+        self._say(f"{name}: died ({ending}) after {num_restarts} restarts in a row; giving up", style="red")
+
+    def on_drain(self) -> None:
+        """The first stop signal came."""
+        seconds = self._config.supervisor.drain_seconds
+        self._say(f"finishing running requests, for {seconds:.0f} s at most; Ctrl-C again stops at once")
+
+    def on_stop(self) -> None:
+        """Everything has ended."""
+        self._say("lineclear stopped")
+
+    def _announce_readiness(self) -> None:
+        if self._is_ready or self._listening is None or self._worker is None or not self._num_workers:
+            return
+        self._is_ready = True
+        url = f"http://{_authority(self._listening)}"
+        model = self._worker.model
+        self._say(f"lineclear ready on {url}", style="bold green")
+        self._say(
+            f"  model {model.name}, KV cache {model.num_blocks * model.block_size:,} tokens, "
+            f"up to {model.max_model_len:,} tokens a request, {model.draft_tokens} draft tokens"
+        )
+        self._say(f"  try: {_example(url, model.name, needs_key=bool(self._config.gateway.api_key))}")
+
+    def _show_progress(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._say(text)
+        elif self._progress is None:
+            self._progress = self._console.status(escape(text))
+            self._progress.start()
+        else:
+            self._progress.update(escape(text))
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        self._console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+
+def _authority(listening: GatewayListening) -> str:
+    host = "127.0.0.1" if listening.host == "0.0.0.0" else listening.host  # noqa: S104 - compared, not bound
+    return f"[{host}]:{listening.port}" if ":" in host else f"{host}:{listening.port}"
+
+
+def _example(url: str, model: str, *, needs_key: bool) -> str:
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]})
+    key = ' -H "Authorization: Bearer $KEY"' if needs_key else ""
+    return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"

@@ -1,0 +1,128 @@
+"""The supervisor of `lineclear serve`: starts the gateway and the worker, restarts what dies, stops all in order.
+
+    starting ──▶ running ──first signal──▶ draining ──gateway and worker ended──▶ stopped (0)
+                    │                          └──────second signal──▶ killed ──▶ stopped (130)
+                    └── crash loop (1), or an error that a restart would repeat (2) ──▶ killed ──▶ stopped
+
+Draining is the gateway's: it refuses new requests, finishes the running ones, and exits; then the worker is ended.
+
+Invariants:
+1. When `run` returns, no child is alive. If the supervisor itself is killed, its children end with it (see `child`).
+2. Every life of a process has a larger number than the one before.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+import signal
+
+from lineclear.cli.announcer import Announcer
+from lineclear.cli.child import GatewayStart, WorkerStart
+from lineclear.cli.child_process import ChildProcess, describe_exit
+from lineclear.cli.exit_codes import EXIT_CRASH_LOOP, EXIT_INTERRUPTED, EXIT_USER_ERROR
+from lineclear.cli.restarts import RestartPolicy
+from lineclear.config.components import ServeConfig
+from lineclear.transport.reports import GatewayListening, Report
+
+GATEWAY = "gateway"
+WORKER = "worker"
+
+DRAIN_MARGIN_SECONDS = 5.0
+"""What a gateway may take longer than its drain time, to end its last requests."""
+
+WORKER_STOP_SECONDS = 5.0
+"""How long an idle worker may take to end."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Supervisor:
+    """Runs the processes of one service."""
+
+    def __init__(self, config: ServeConfig, announcer: Announcer, control_endpoint: str) -> None:
+        self._config = config
+        self._announcer = announcer
+        self._control_endpoint = control_endpoint
+        self._children: dict[str, ChildProcess] = {}
+        self._first_signal = asyncio.Event()
+        self._second_signal = asyncio.Event()
+
+    async def run(self) -> int:
+        """Run until a stop signal, or until a process cannot be kept alive; return the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_stop_signal)
+        self._announcer.on_start()
+        keepers = [asyncio.create_task(self._keep(name)) for name in (GATEWAY, WORKER)]
+        try:
+            code = await self._until_stopped(keepers)
+        finally:
+            await self._end_all(keepers)
+        self._announcer.on_stop()
+        return code
+
+    def _on_stop_signal(self) -> None:
+        (self._second_signal if self._first_signal.is_set() else self._first_signal).set()
+
+    async def _until_stopped(self, keepers: list[asyncio.Task[int]]) -> int:
+        stop = asyncio.create_task(self._first_signal.wait())
+        await asyncio.wait([*keepers, stop], return_when=asyncio.FIRST_COMPLETED)
+        if stop.done():
+            return await self._drain()
+        stop.cancel()
+        return next(keeper.result() for keeper in keepers if keeper.done())
+
+    async def _keep(self, name: str) -> int:
+        """Keep a process alive; return the exit code when that makes no sense any more."""
+        policy = RestartPolicy(self._config.supervisor)
+        for life in itertools.count(1):
+            child = self._children[name] = await ChildProcess.start(name, self._start_message(name, life))
+            code = await child.watch(lambda report: self._on_report(name, report))
+            self._announcer.on_end(name)
+            if self._first_signal.is_set() or code == EXIT_USER_ERROR:
+                return code
+            wait = policy.wait_before_restart(asyncio.get_running_loop().time() - child.started_at)
+            if wait is None:
+                self._announcer.on_crash_loop(name, describe_exit(code), self._config.supervisor.max_restarts)
+                return EXIT_CRASH_LOOP
+            self._announcer.on_restart(name, describe_exit(code), wait, life + 1)
+            await asyncio.sleep(wait)
+        raise AssertionError("lives are countless")
+
+    def _start_message(self, name: str, life: int) -> GatewayStart | WorkerStart:
+        if name == GATEWAY:
+            return GatewayStart(self._config, self._control_endpoint)
+        return WorkerStart(self._config, self._control_endpoint, "worker-0", life)
+
+    def _on_report(self, name: str, report: Report) -> None:
+        if isinstance(report, GatewayListening):  # its next life must be found at the same place
+            gateway = dataclasses.replace(self._config.gateway, port=report.port)
+            self._config = dataclasses.replace(self._config, gateway=gateway)
+        self._announcer.on_report(name, report)
+
+    async def _drain(self) -> int:
+        self._announcer.on_drain()
+        await self._stop(GATEWAY, self._config.supervisor.drain_seconds + DRAIN_MARGIN_SECONDS)
+        await self._stop(WORKER, WORKER_STOP_SECONDS)
+        return EXIT_INTERRUPTED if self._second_signal.is_set() else 0
+
+    async def _stop(self, name: str, patience_seconds: float) -> None:
+        """Ask a process to finish, and kill it when patience ends or the second signal comes."""
+        child = self._children.get(name)
+        if child is None:
+            return
+        child.terminate()
+        waits = [asyncio.create_task(child.wait()), asyncio.create_task(self._second_signal.wait())]
+        await asyncio.wait(waits, timeout=patience_seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        child.kill()
+        await child.wait()
+
+    async def _end_all(self, keepers: list[asyncio.Task[int]]) -> None:
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+        for child in self._children.values():
+            child.kill()
+            await child.wait()
