@@ -1,0 +1,178 @@
+"""The starting weights: fan-in noise plus a seeded copying circuit.
+
+A network of this size does not find copying by itself in the time there is (it lacks the previous-token head, the first half
+of an induction circuit), so the circuit is written into the starting weights and gradient descent refines it.
+
+Residual stream of the seeded network, by dimension:
+
+    [0]           a constant, the same in every embedding
+    [1, 64)       the token's identity code; what the lm_head reads is kept here too, rotated by `turn`
+    [64 + 32 j)   32 numbers of the code of the token j + 1 places back, j = 0..3, written by layer 0
+
+- Layer 0: `k_pe` is constant (read from the constant), head j's `q_pe` is constant and turned so that its score peaks
+  j + 1 places back; its value path writes that token's code into slot j.
+- Layers 1 and 3 and the MTP layer: induction heads. A query holds the codes of tokens t .. t-3, a key those of s-1 .. s-4,
+  so their product counts how much of the last four tokens matches; the value writes the attended token's identity, turned,
+  where the lm_head looks for it. The indexer is seeded with the same match.
+- The MTP layer's `eh_proj` puts the next token in the identity place and shifts the slots by one.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from training.net import Attention, MTPLayer, Net
+
+CONSTANT = 0
+IDENTITY = slice(1, 64)
+IDENTITY_LEN = 63
+CODE_LEN = 32
+MATCH_LEN = 16
+NUM_SLOTS = 4
+CONSTANT_SIZE = 4.0
+IDENTITY_NORM = 8.0
+NOISE_GAIN = 0.4
+WRITER_GAIN = 0.3
+ROPE_KEY_SIZE = 4.0
+PREVIOUS_SHARPNESS = 14.0  # nats a rotary pair adds at its peak
+MATCH_NATS = 8.0  # nats one matching token adds to an induction score
+HEAD_WEIGHTS = ((1.0, 1.0, 1.0, 1.0), (0.4, 1.2, 1.2, 1.0))  # weight of tokens t .. t-3 by induction head
+LOGIT_GAIN = 1.4
+
+
+def slot(place: int) -> slice:
+    """Residual dimensions that hold the code of the token `place + 1` back."""
+    start = 64 + CODE_LEN * place
+    return slice(start, start + CODE_LEN)
+
+
+@torch.no_grad()
+def initialise(net: Net, seed: int) -> None:
+    """Give every parameter of `net` its starting value."""
+    generator = torch.Generator().manual_seed(seed)
+    _noise(net, generator)
+    code = _orthonormal(CODE_LEN, IDENTITY_LEN, generator)
+    turn = _orthonormal(IDENTITY_LEN, IDENTITY_LEN, generator)
+    _seed_embedding(net, turn, generator)
+    _seed_previous_tokens(net, code)
+    _seed_induction(net.model.layers[1].self_attn, code, turn, write_gain=0.75)
+    _seed_induction(net.model.layers[3].self_attn, code, turn, write_gain=0.3)
+    _seed_induction(net.model.layers[-1].self_attn, code, turn, write_gain=0.9)
+    _seed_join(net.model.layers[-1], code)
+
+
+def _noise(net: Net, generator: torch.Generator) -> None:
+    for name, parameter in net.named_parameters():
+        if parameter.dim() == 2:
+            gain = NOISE_GAIN * (WRITER_GAIN if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0)
+            std = 0.05 if "embed_tokens" in name else gain * parameter.shape[1] ** -0.5
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+
+
+def _orthonormal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """[rows, columns] with orthonormal rows, rows <= columns."""
+    return torch.linalg.qr(torch.randn(columns, rows, generator=generator)).Q.T
+
+
+def _seed_embedding(net: Net, turn: Tensor, generator: torch.Generator) -> None:
+    codes = torch.randn(net.config.vocab_size, IDENTITY_LEN, generator=generator)
+    codes = codes / codes.norm(dim=1, keepdim=True)
+    embedding = net.model.embed_tokens.weight
+    embedding[:, CONSTANT] = CONSTANT_SIZE
+    embedding[:, IDENTITY] = codes * IDENTITY_NORM
+    net.lm_head.weight[:, IDENTITY] += LOGIT_GAIN * codes @ turn.T
+
+
+def _seed_previous_tokens(net: Net, code: Tensor) -> None:
+    """Layer 0: head j looks j + 1 back and writes that token's code into slot j."""
+    config, layer = net.config, net.model.layers[0]
+    attn = layer.self_attn
+    x = layer.input_layernorm(net.model.embed_tokens.weight)
+    constant = float(x[:, CONSTANT].mean())
+    attn.q_a_proj.weight[0, CONSTANT] = 2.0
+    q_constant = float(attn.q_a_layernorm(attn.q_a_proj(x))[:, 0].mean())
+    kv_a = attn.kv_a_proj_with_mqa.weight
+    kv_a[:IDENTITY_LEN, IDENTITY] += torch.eye(IDENTITY_LEN)
+    kv_a[config.kv_lora_rank :].zero_()
+    kv_a[config.kv_lora_rank :: 2, CONSTANT] = ROPE_KEY_SIZE / constant
+    size = PREVIOUS_SHARPNESS * math.sqrt(config.qk_head_dim) / ROPE_KEY_SIZE / q_constant
+    q_b = attn.q_b_proj.weight.view(config.num_attention_heads, config.qk_head_dim, -1)
+    kv_b = _heads(attn, attn.kv_b_proj)
+    out = attn.o_proj.weight.view(config.hidden_size, config.num_attention_heads, -1)
+    for head in range(NUM_SLOTS):
+        back = net.angles(torch.tensor(head + 1))
+        q_b[head, config.qk_nope_head_dim :, 0] = torch.stack((back.cos(), -back.sin()), -1).flatten() * size
+        kv_b[head, config.qk_nope_head_dim :][:CODE_LEN, :IDENTITY_LEN] += code
+        out[slot(head), head, :CODE_LEN] += torch.eye(CODE_LEN) * (IDENTITY_NORM / math.sqrt(config.kv_lora_rank))
+    _seed_local_indexer(net, attn, constant, q_constant)
+
+
+def _seed_local_indexer(net: Net, attn: Attention, constant: float, q_constant: float) -> None:
+    """Layer 0's indexer prefers the last few tokens."""
+    config, indexer = net.config, attn.indexer
+    indexer.wk.weight[: config.qk_rope_head_dim].zero_()
+    indexer.wk.weight[0 : config.qk_rope_head_dim : 2, CONSTANT] = 4.0 / constant
+    wq = indexer.wq_b.weight.view(config.index_n_heads, config.index_head_dim, -1)
+    for head in range(config.index_n_heads):
+        back = net.angles(torch.tensor(head % NUM_SLOTS + 1))
+        wq[head, : config.qk_rope_head_dim, 0] = torch.stack((back.cos(), -back.sin()), -1).flatten() * 2 / q_constant
+    indexer.weights_proj.weight[:, CONSTANT] = 1.0 / constant
+
+
+def _seed_induction(attn: Attention, code: Tensor, turn: Tensor, *, write_gain: float) -> None:
+    """Two heads that look where the last four tokens stood before and write what followed them."""
+    config = attn.config
+    nope = config.qk_nope_head_dim
+    for place in range(NUM_SLOTS):
+        rows = slice(CODE_LEN * place, CODE_LEN * (place + 1))
+        source = IDENTITY if place == 0 else slot(place - 1)
+        attn.q_a_proj.weight[rows, source] += code if place == 0 else torch.eye(CODE_LEN)
+    kv_a = attn.kv_a_proj_with_mqa.weight
+    kv_a[:IDENTITY_LEN, IDENTITY] += torch.eye(IDENTITY_LEN)
+    key_start = IDENTITY_LEN
+    q_b = attn.q_b_proj.weight.view(config.num_attention_heads, config.qk_head_dim, -1)
+    kv_b = _heads(attn, attn.kv_b_proj)
+    out = attn.o_proj.weight.view(config.hidden_size, config.num_attention_heads, -1)
+    strength = math.sqrt(MATCH_NATS * math.sqrt(config.qk_head_dim) / MATCH_LEN)
+    for place in range(NUM_SLOTS):
+        match = slice(MATCH_LEN * place, MATCH_LEN * (place + 1))
+        rows = slice(key_start + match.start, key_start + match.stop)
+        kv_a[rows, slot(place)][:, :MATCH_LEN] += torch.eye(MATCH_LEN)
+        for head, weights in enumerate(HEAD_WEIGHTS):
+            code_rows = slice(CODE_LEN * place, CODE_LEN * place + MATCH_LEN)
+            q_b[head, match, code_rows] += torch.eye(MATCH_LEN) * strength * weights[place]
+            kv_b[head, match, rows] += torch.eye(MATCH_LEN) * strength
+    for head in range(len(HEAD_WEIGHTS)):
+        kv_b[head, nope:][:IDENTITY_LEN, :IDENTITY_LEN] += torch.eye(IDENTITY_LEN)
+        out[IDENTITY, head, :IDENTITY_LEN] += turn * write_gain
+    _seed_matching_indexer(attn)
+
+
+def _seed_matching_indexer(attn: Attention) -> None:
+    """The indexer's heads count matches of the last three tokens, each head with its own weights."""
+    config, indexer = attn.config, attn.indexer
+    wq = indexer.wq_b.weight.view(config.index_n_heads, config.index_head_dim, -1)
+    for place in range(3):
+        dims = slice(config.qk_rope_head_dim + MATCH_LEN * place, config.qk_rope_head_dim + MATCH_LEN * (place + 1))
+        indexer.wk.weight[dims, slot(place)][:, :MATCH_LEN] += torch.eye(MATCH_LEN)
+        for head in range(config.index_n_heads):
+            weight = 1.5 if head % 3 == place else 0.75
+            wq[head, dims, CODE_LEN * place : CODE_LEN * place + MATCH_LEN] += torch.eye(MATCH_LEN) * weight
+    indexer.weights_proj.weight[:, CONSTANT] = 0.2
+
+
+def _seed_join(layer: MTPLayer, code: Tensor) -> None:
+    """The draft layer's input: next token's identity, then the codes of t, t-1, t-2, t-3."""
+    hidden = layer.eh_proj.weight.shape[0]
+    embedded, state = layer.eh_proj.weight[:, :hidden], layer.eh_proj.weight[:, hidden:]
+    embedded[CONSTANT, CONSTANT] = 0.65
+    embedded[IDENTITY, IDENTITY] += torch.eye(IDENTITY_LEN) * 0.65
+    state[slot(0), IDENTITY] += code
+    for place in range(1, NUM_SLOTS):
+        state[slot(place), slot(place - 1)] += torch.eye(CODE_LEN) * 1.3
+
+
+def _heads(attn: Attention, projection: nn.Linear) -> Tensor:
+    """kv_b_proj's weight by head: [H, nope + V, kv_lora]."""
+    return projection.weight.view(attn.config.num_attention_heads, -1, attn.config.kv_lora_rank)
