@@ -1,0 +1,34 @@
+import pytest
+from tests.unit.transport.model_facts import FACTS
+
+from lineclear.base.errors import PeerError
+from lineclear.transport.reports import (
+    GatewayListening,
+    GatewayServing,
+    Loading,
+    Report,
+    WorkerReady,
+    decode_report,
+    encode_report,
+)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Loading("weights", 1, 2),
+        WorkerReady(FACTS, 1.5),
+        GatewayListening("::1", 80),
+        GatewayServing(1),
+    ],
+)
+def test_a_report_is_one_line(report: Report) -> None:
+    line = encode_report(report)
+    assert line.index(b"\n") == len(line) - 1
+    assert decode_report(line) == report
+
+
+@pytest.mark.parametrize("line", [b"", b"hello\n", b'{"type":"Loading"}\n', b'{"type":"Other"}\n'])
+def test_nonsense_is_refused(line: bytes) -> None:
+    with pytest.raises(PeerError):
+        decode_report(line)
