@@ -30,9 +30,9 @@ class BlockTable:
     def __repr__(self) -> str:
         return f"BlockTable({list(self._block_ids)})"
 
-    def from_index(self, start: int) -> list[BlockId]:
-        """Return the blocks from `start` on."""
-        return cast("list[BlockId]", self._block_ids[start:].tolist())
+    def span(self, start: int, end: int) -> list[BlockId]:
+        """Return the blocks [start, end) of the table."""
+        return cast("list[BlockId]", self._block_ids[start:end].tolist())
 
     def packed(self, num_blocks: int | None = None) -> "array[int]":
         """Copy the first `num_blocks` (or all) ids into a fresh buffer of signed 64-bit integers.
@@ -47,6 +47,6 @@ class BlockTable:
 
     def cut(self, num_blocks: int) -> list[BlockId]:
         """Keep the first `num_blocks` and return the others."""
-        removed = self.from_index(num_blocks)
+        removed = self.span(num_blocks, len(self))
         del self._block_ids[num_blocks:]
         return removed

@@ -24,13 +24,11 @@ class PartLayout:
     width: int
     """Values per token."""
     value_bytes: int
-    scale_bytes: int = 0
-    """Bytes of scales per token, for scaled formats."""
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes that a token takes in one layer."""
-        return self.width * self.value_bytes + self.scale_bytes
+        return self.width * self.value_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,8 +92,8 @@ class BlockPool:
 
     @property
     def num_usable(self) -> int:
-        """Blocks that are not in quarantine nor bound for it: all that sequences can ever get as things stand."""
-        return self.num_blocks - len(self._quarantined) - len(self._marked)
+        """Blocks that are not in quarantine."""
+        return self.num_blocks - len(self._quarantined)
 
     def try_allocate(self, count: int, holder: Holder) -> list[BlockId] | None:
         """Take `count` free blocks for a holder, all or none.

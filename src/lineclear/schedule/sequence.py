@@ -8,7 +8,8 @@
 Invariants:
     1. WAITING and FINISHED sequences hold no block.
     2. num_computed_tokens < num_tokens: the KV of the newest token is never there before it is needed.
-    3. The block table covers [0, num_computed_tokens); its first prefix.num_blocks blocks are those of the prefix tree.
+    3. The block table covers [0, num_computed_tokens), and while the sequence is RUNNING it starts with the blocks of
+       `prefix`, which the sequence keeps alive by its holds.
     4. Drafts exist only when all tokens but the newest are computed.
 """
 
@@ -18,6 +19,8 @@ from enum import Enum
 
 from lineclear.base.ids import SequenceId
 from lineclear.kv.block_table import BlockTable
+from lineclear.kv.pool import Holder, HolderKind
+from lineclear.kv.radix import PrefixNode
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.sampling import SamplingParams
 
@@ -38,11 +41,13 @@ class Sequence:
         "block_table",
         "draft_counts",
         "draft_token_ids",
+        "holder",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "output_token_ids",
+        "prefix",
         "sampling",
         "sequence_id",
         "state",
@@ -51,6 +56,7 @@ class Sequence:
 
     def __init__(self, sequence_id: SequenceId, prompt_token_ids: Iterable[int], sampling: SamplingParams) -> None:
         self.sequence_id = sequence_id
+        self.holder = Holder(HolderKind.SEQUENCE, sequence_id)
         self.sampling = sampling
         self.tokens = array("I", prompt_token_ids)
         """Prompt and outputs, packed: what the prefix tree is searched with."""
@@ -58,6 +64,8 @@ class Sequence:
         self.output_token_ids: list[int] = []
         self.draft_token_ids: list[int] = []
         self.block_table = BlockTable()
+        self.prefix: PrefixNode | None = None
+        """Its longest prefix in the tree. While WAITING only where the search left off: it may be gone."""
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         """Prompt tokens found in the prefix tree when the sequence was first admitted."""

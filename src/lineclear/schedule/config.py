@@ -1,0 +1,18 @@
+"""The limits of one worker's steps."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleConfig:
+    """How much one step computes and how much one worker takes on."""
+
+    max_batch_tokens: int
+    """Tokens that one step computes at most, drafts included."""
+    max_running: int
+    max_waiting: int
+    max_model_len: int
+    """Tokens of one sequence at most, outputs included."""
+    draft_tokens: int
+    """Drafts of one verify at most; 0 turns drafting off."""
+    eos_token_ids: frozenset[int]

@@ -1,0 +1,168 @@
+"""What sequences and the step's forward pass hold of the pool.
+
+| block                          | held by                      | until                                      |
+|--------------------------------|------------------------------|--------------------------------------------|
+| of a running sequence's table  | the sequence                 | it ends, is preempted, or does not need it |
+| that a step may write          | the sequence and the writer  | the writer: until commit, whatever happens |
+| in the prefix tree             | the tree                     | evicted                                    |
+
+Invariants:
+    1. A block that a step may write is held by one sequence and the writer, and by nobody else: neither the tree nor
+       another sequence can read what is being written.
+    2. A sequence's blocks enter the tree when they are full, computed, and the token after them is known; if the tree
+       has the same prefix already, the sequence takes over the tree's block and gives up its own.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from lineclear.base.errors import InvariantError
+from lineclear.base.ids import BlockId
+from lineclear.kv.pool import BlockPool, Holder, HolderKind
+from lineclear.kv.radix import PrefixNode, RadixTree
+from lineclear.schedule.sequence import Sequence
+
+
+class Holdings:
+    """Moves blocks between the pool, the tree, sequences and the writer."""
+
+    def __init__(self, pool: BlockPool, tree: RadixTree) -> None:
+        self.block_size: Final = tree.block_size
+        self._pool = pool
+        self._tree = tree
+        self._writer = Holder(HolderKind.WRITER, 0)
+        self._written: list[BlockId] = []
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that sequences can get: free ones and those that only the tree keeps."""
+        return self._pool.num_free + self._tree.num_evictable_blocks
+
+    @property
+    def num_usable(self) -> int:
+        """Blocks that a sequence alone on this worker could get."""
+        return self._pool.num_usable
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Return how many blocks so many tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def take_prefix(self, sequence: Sequence, prefix: PrefixNode) -> None:
+        """Let a sequence without blocks hold those of a prefix, and count their tokens as computed."""
+        block_ids = self._tree.block_ids(prefix)
+        self._pool.acquire(block_ids, sequence.holder)
+        sequence.block_table.extend(block_ids)
+        sequence.prefix = prefix
+        sequence.num_computed_tokens = len(block_ids) * self.block_size
+
+    def try_extend(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Let a sequence's table cover `num_tokens`, evicting from the tree if needed; False if there is no room."""
+        num_missing = self.num_blocks_for(num_tokens) - len(sequence.block_table)
+        return num_missing <= 0 or self._try_take(sequence, num_missing)
+
+    def extend_towards(self, sequence: Sequence, num_tokens: int) -> int:
+        """Let a sequence's table cover as many of `num_tokens` as there is room for; return how many that are."""
+        num_missing = self.num_blocks_for(num_tokens) - len(sequence.block_table)
+        if num_missing > 0:
+            self._try_take(sequence, min(num_missing, self.num_available))
+        return min(num_tokens, len(sequence.block_table) * self.block_size)
+
+    def trim(self, sequence: Sequence) -> None:
+        """Give up what a sequence does not need for the tokens it has."""
+        num_needed = self.num_blocks_for(sequence.num_tokens)
+        if len(sequence.block_table) > num_needed:
+            self._pool.release(sequence.block_table.cut(num_needed), sequence.holder)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Give up all of a sequence's blocks; nothing of it counts as computed any more."""
+        self._pool.release(sequence.block_table.cut(0), sequence.holder)
+        sequence.num_computed_tokens = 0
+
+    def publish(self, sequence: Sequence, now: int) -> None:
+        """Offer a sequence's newly computed full blocks to the tree (invariant 2)."""
+        prefix = sequence.prefix
+        if prefix is None:
+            raise InvariantError(f"sequence {sequence.sequence_id} is published before it is admitted")
+        num_blocks = min(sequence.num_computed_tokens, sequence.num_tokens - 1) // self.block_size
+        if num_blocks <= prefix.num_blocks:
+            return
+        block_ids = sequence.block_table.span(prefix.num_blocks, num_blocks)
+        sequence.prefix = self._tree.insert(prefix, sequence.tokens, block_ids, now)
+        self._adopt(sequence, sequence.prefix, len(block_ids))
+
+    def begin_write(self, spans: Iterable[tuple[Sequence, int]]) -> None:
+        """Let the writer hold the blocks of sequences, of each from a position on."""
+        for sequence, start in spans:
+            table = sequence.block_table
+            self._written += table.span(start // self.block_size, len(table))
+        self._pool.acquire(self._written, self._writer)
+
+    def end_write(self) -> None:
+        """End all holds of the writer: the forward pass is over. The next one is a new writer."""
+        self._pool.release(self._written, self._writer)
+        self._written = []
+        self._writer = Holder(HolderKind.WRITER, self._writer.id + 1)
+
+    def check(self, running: Collection[Sequence]) -> None:
+        """Check that every held block has a known holder, and that writers are alone with their sequences.
+
+        Raises: InvariantError if not. Cost: proportional to the pool.
+        """
+        self._check_writers()
+        tables = {sequence.holder: set(sequence.block_table) for sequence in running}
+        num_holds = 0
+        for block_id, holders in self._pool.held_blocks():
+            for holder in holders:
+                if holder.kind is HolderKind.SEQUENCE:
+                    num_holds += 1
+                    is_known = block_id in tables.get(holder, ())
+                    _require(is_known, f"block {block_id} is held by a sequence that does not have it: {holder}")
+        num_in_tables = sum(len(sequence.block_table) for sequence in running)
+        _require(num_holds == num_in_tables, "a block table has a block that its sequence does not hold")
+        for sequence in running:
+            self._check_prefix(sequence)
+
+    def _check_writers(self) -> None:
+        written = set(self._written)
+        for block_id, holders in self._pool.held_blocks():
+            kinds = sorted(holder.kind for holder in holders)
+            is_written = block_id in written
+            _require((self._writer in holders) == is_written, f"block {block_id} has lost its writer: {holders}")
+            _require(kinds.count(HolderKind.WRITER) == is_written, f"block {block_id} has a stale writer: {holders}")
+            is_private = kinds == [HolderKind.SEQUENCE, HolderKind.WRITER]
+            _require(is_private or not is_written, f"block {block_id} is read while it is written: {holders}")
+
+    def _check_prefix(self, sequence: Sequence) -> None:
+        prefix = sequence.prefix
+        _require(prefix is not None and prefix.is_alive, f"sequence {sequence.sequence_id} has lost its prefix")
+        path = self._tree.block_ids(prefix) if prefix else []
+        same = sequence.block_table.span(0, len(path)) == path
+        _require(same, f"sequence {sequence.sequence_id} does not use the blocks of its prefix")
+
+    def _try_take(self, sequence: Sequence, num_blocks: int) -> bool:
+        num_short = num_blocks - self._pool.num_free
+        if num_short > 0 and (num_short > self._tree.num_evictable_blocks or self._tree.evict(num_short) < num_short):
+            return False
+        block_ids = self._pool.try_allocate(num_blocks, sequence.holder)
+        if block_ids is None:
+            return False
+        sequence.block_table.extend(block_ids)
+        return True
+
+    def _adopt(self, sequence: Sequence, node: PrefixNode, num_blocks: int) -> None:
+        table = sequence.block_table
+        for _ in range(num_blocks):
+            index = node.num_blocks - 1
+            own, shared = table[index], node.block_id
+            if shared is None or node.parent is None:
+                raise InvariantError(f"sequence {sequence.sequence_id} has a prefix shorter than what it published")
+            if shared != own:
+                self._pool.acquire((shared,), sequence.holder)
+                self._pool.release((own,), sequence.holder)
+                table[index] = shared
+            node = node.parent
+
+
+def _require(ok: bool, broken: str) -> None:
+    if not ok:
+        raise InvariantError(f"holdings: {broken}")

@@ -1,0 +1,220 @@
+"""Chooses what one step computes, under one budget of tokens.
+
+The order of the choice:
+
+    1. Running sequences, oldest first: one token for a decode, a chunk for a prefill, which leaves room in the budget
+       for the decodes. Who finds no block preempts the youngest; the youngest itself stands still.
+    2. Drafts to verify and room to draft ahead, from what is left. Nobody is preempted for a draft.
+    3. Admissions, first come first served. Nobody is preempted for one. Those whose prefix is just being computed by
+       another let others pass; whoever lacks blocks does not.
+
+Invariants:
+    1. The oldest running sequence is in every plan: it may preempt all others. The one exception is a worker whose
+       blocks went to quarantine, where it may not even fit alone; then it is reported as stranded.
+    2. Nobody is preempted for a younger sequence, for a draft or for an admission.
+    3. A sequence is admitted only if all its tokens fit beside what running prefills still need, and one block more for
+       each running sequence; so admissions do not feed preemptions.
+"""
+
+from lineclear.kv.radix import PrefixNode, RadixTree
+from lineclear.schedule.config import ScheduleConfig
+from lineclear.schedule.endings import token_limit
+from lineclear.schedule.holdings import Holdings
+from lineclear.schedule.plan import Chunk, Plan
+from lineclear.schedule.prefix_waits import PrefixWaits
+from lineclear.schedule.queues import Queues
+from lineclear.schedule.sequence import Sequence, SequenceState
+
+
+class _Pick:
+    """A chunk in the making."""
+
+    __slots__ = ("end", "num_drafts", "num_next_drafts", "sequence", "start")
+
+    def __init__(self, sequence: Sequence, start: int, end: int) -> None:
+        self.sequence = sequence
+        self.start = start
+        self.end = end
+        """Drafts excluded."""
+        self.num_drafts = 0
+        self.num_next_drafts = 0
+
+
+class Planner:
+    """Makes plans; moves sequences between the queues and blocks into their tables as it goes."""
+
+    def __init__(self, config: ScheduleConfig, queues: Queues, holdings: Holdings, tree: RadixTree) -> None:
+        self._config = config
+        self._queues = queues
+        self._holdings = holdings
+        self._tree = tree
+        self._waits = PrefixWaits(tree)
+        self._picks: list[_Pick] = []
+        self._budget = 0
+        self._refusal: tuple[Sequence, int] | None = None
+        self.stranded: list[Sequence] = []
+        """Sequences that the last plan found to need more blocks than there are outside quarantine."""
+
+    def plan(self, now: int) -> Plan:
+        """Choose the chunks of one step; their blocks are then held by the writer.
+
+        Order: the writer's holds end, and the sequences' tokens are counted, before the next plan.
+        """
+        self._picks = []
+        self._budget = self._config.max_batch_tokens
+        self.stranded = []
+        self._pick_running()
+        self._pick_drafts(self._picks)
+        num_running = len(self._picks)
+        self._pick_waiting(now)
+        self._pick_drafts(self._picks[num_running:])
+        return self._make_plan()
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop what is known of a sequence that ends."""
+        self._waits.forget(sequence)
+
+    def _pick_running(self) -> None:
+        running = self._queues.running
+        reserved = sum(1 + len(sequence.draft_token_ids) for sequence in running if _is_decoding(sequence))
+        for sequence in tuple(running):
+            if sequence.state is not SequenceState.RUNNING:
+                continue  # an older one has just preempted it
+            start = sequence.num_computed_tokens
+            num_wanted = sequence.num_tokens - start
+            if num_wanted == 1:
+                reserved -= 1
+            else:
+                least = 1 if sequence is running[0] else 0
+                num_wanted = min(num_wanted, max(self._budget - reserved, least))
+            num_wanted = min(num_wanted, self._budget)
+            if num_wanted > 0:
+                self._pick(sequence, start, self._make_room(sequence, start + num_wanted))
+
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> int:
+        """Cover at least one more token of a running sequence, at the cost of the youngest; return how many it has."""
+        start = sequence.num_computed_tokens
+        running = self._queues.running
+        while True:
+            covered = self._holdings.extend_towards(sequence, num_tokens)
+            if covered > start:
+                return covered
+            if running[-1] is sequence:
+                self._note_if_stranded(sequence, start + 1)
+                return start
+            self._preempt(running[-1])
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._holdings.drop(sequence)
+        self._queues.preempt(sequence)
+
+    def _note_if_stranded(self, sequence: Sequence, num_tokens: int) -> None:
+        if self._holdings.num_blocks_for(num_tokens) > self._holdings.num_usable:
+            self.stranded.append(sequence)
+
+    def _pick(self, sequence: Sequence, start: int, end: int) -> None:
+        if end > start:
+            self._picks.append(_Pick(sequence, start, end))
+            self._budget -= end - start
+
+    def _pick_drafts(self, picks: list[_Pick]) -> None:
+        draft_tokens = self._config.draft_tokens
+        if draft_tokens == 0:
+            return
+        for pick in picks:
+            num_tokens = pick.sequence.num_tokens
+            if pick.end == num_tokens:
+                limit = token_limit(pick.sequence, self._config.max_model_len)
+                self._pick_drafts_of(pick, limit, draft_tokens)
+
+    def _pick_drafts_of(self, pick: _Pick, limit: int, draft_tokens: int) -> None:
+        sequence, end = pick.sequence, pick.end
+        # The token after the accepted drafts comes on top, hence - 1; drafting ahead follows at least one token more.
+        num_drafts = min(len(sequence.draft_token_ids), limit - end - 1, self._budget)
+        num_next = max(0, min(draft_tokens, limit - end - 2, limit - end - num_drafts + 1))
+        wanted = end + num_drafts + max(0, num_next - 1)
+        covered = self._holdings.extend_towards(sequence, wanted)
+        pick.num_drafts = num_drafts = min(num_drafts, covered - end)
+        pick.num_next_drafts = min(num_next, covered - end - num_drafts + 1)
+        self._budget -= num_drafts
+
+    def _pick_waiting(self, now: int) -> None:
+        running, waiting = self._queues.running, self._queues.waiting
+        knows_leaders = False
+        for sequence in tuple(waiting):
+            if self._budget <= 0 or len(running) >= self._config.max_running:
+                return
+            if self._waits.is_waiting(sequence):
+                continue
+            if not knows_leaders:
+                self._waits.note_leaders(running)
+                knows_leaders = True
+            prefix = self._tree.match(sequence.tokens, now, sequence.prefix)
+            sequence.prefix = prefix
+            if self._waits.must_wait(sequence, prefix):
+                continue
+            if not self._try_admit(sequence, prefix):
+                return
+
+    def _try_admit(self, sequence: Sequence, prefix: PrefixNode) -> bool:
+        if not self._try_claim(sequence, prefix):
+            self._note_if_stranded(sequence, sequence.num_tokens)
+            return False
+        self._queues.admit(sequence)
+        start = sequence.num_computed_tokens
+        num_wanted = min(sequence.num_tokens - start, self._budget)
+        self._pick(sequence, start, self._holdings.extend_towards(sequence, start + num_wanted))
+        self._waits.note_leader(sequence)
+        return True
+
+    def _try_claim(self, sequence: Sequence, prefix: PrefixNode) -> bool:
+        """Let a waiting sequence hold its prefix if there is room for the rest of it as well."""
+        holdings = self._holdings
+        num_needed = holdings.num_blocks_for(sequence.num_tokens) - prefix.num_blocks
+        num_promised = self._num_promised()
+        num_spare = holdings.num_available - num_promised
+        if num_needed > num_spare or self._is_refused_still(sequence, num_spare):
+            return False
+        holdings.take_prefix(sequence, prefix)
+        # What the prefix holds now was counted as available before.
+        if num_needed <= holdings.num_available - num_promised:
+            return True
+        holdings.drop(sequence)
+        self._refusal = (sequence, num_spare)
+        return False
+
+    def _num_promised(self) -> int:
+        """Return how many blocks running sequences still need for the tokens they have, and one more for each."""
+        num_blocks_for = self._holdings.num_blocks_for
+        running = self._queues.running
+        return sum(max(0, num_blocks_for(sequence.num_tokens) - len(sequence.block_table)) + 1 for sequence in running)
+
+    def _is_refused_still(self, sequence: Sequence, num_spare: int) -> bool:
+        """Whether trying again cannot be worth the walk along a long prefix: nothing has become free since."""
+        if self._refusal is None or not self._queues.running:
+            return False
+        return self._refusal[0] is sequence and num_spare <= self._refusal[1]
+
+    def _make_plan(self) -> Plan:
+        decodes = [pick for pick in self._picks if pick.start == pick.sequence.num_tokens - 1]
+        prefills = [pick for pick in self._picks if pick.start != pick.sequence.num_tokens - 1]
+        picks = decodes + prefills
+        self._holdings.begin_write((pick.sequence, pick.start) for pick in picks)
+        chunks = tuple(_to_chunk(pick) for pick in picks)
+        return Plan(chunks, sum(chunk.end - chunk.start for chunk in chunks))
+
+
+def _is_decoding(sequence: Sequence) -> bool:
+    return sequence.num_computed_tokens == sequence.num_tokens - 1
+
+
+def _to_chunk(pick: _Pick) -> Chunk:
+    sequence = pick.sequence
+    return Chunk(
+        sequence.sequence_id,
+        pick.start,
+        pick.end + pick.num_drafts,
+        pick.num_drafts,
+        pick.end == sequence.num_tokens,
+        pick.num_next_drafts,
+    )

@@ -1,0 +1,223 @@
+"""Takes sequences in, plans steps, and decides what their results mean.
+
+Driven by the engine: `add` and `cancel` at any time; `plan`, one forward pass and `commit` in turn while `has_work`.
+
+Invariants:
+    1. Every added sequence gets exactly one update with a finish_reason, and none after it.
+    2. Between plan and commit no block of the plan changes owner: what ends meanwhile ends at commit.
+    3. Everything ends: a sequence that could not run alone is refused, and the oldest one that runs is in every plan
+       (see the planner's invariants).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lineclear.base.errors import InvariantError
+from lineclear.base.ids import SequenceId
+from lineclear.kv.pool import BlockPool
+from lineclear.kv.radix import RadixTree
+from lineclear.protocol.drafts import DraftCounts
+from lineclear.protocol.wire import FinishReason
+from lineclear.schedule.config import ScheduleConfig
+from lineclear.schedule.endings import Ending, find_ending, token_limit
+from lineclear.schedule.holdings import Holdings
+from lineclear.schedule.plan import Chunk, ChunkResult, Plan, SequenceUpdate
+from lineclear.schedule.planner import Planner
+from lineclear.schedule.queues import Queues
+from lineclear.schedule.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """Sequences now, and totals since the start."""
+
+    num_running: int
+    num_waiting: int
+    num_preemptions: int
+    prompt_tokens: int
+    """Of all sequences that were admitted; a prompt counts once, however often it is computed."""
+    cached_prompt_tokens: int
+    output_tokens: int
+    draft_counts: DraftCounts
+
+
+class Scheduler:
+    """The life of the sequences of one worker."""
+
+    def __init__(self, config: ScheduleConfig, pool: BlockPool, tree: RadixTree) -> None:
+        self._config: Final = config
+        self._pool = pool
+        self._tree = tree
+        self._queues = Queues()
+        self._holdings = Holdings(pool, tree)
+        self._planner = Planner(config, self._queues, self._holdings, tree)
+        self._outstanding: Plan | None = None
+        self._planned: set[SequenceId] = set()
+        self._cancelled: set[SequenceId] = set()
+        self._news: list[SequenceUpdate] = []
+        self._now = 0
+        self._output_tokens = 0
+        self._ended_draft_counts = DraftCounts()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to plan or to report."""
+        return len(self._queues) > 0 or bool(self._news)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence; one that can never run ends with an error, which the next commit reports."""
+        error = self._why_refused(sequence)
+        self._queues.add(sequence)
+        if error is not None:
+            self._end_early(sequence, "error", error)
+
+    def cancel(self, sequence_id: SequenceId) -> bool:
+        """End a sequence: at once, or at commit if it is in the outstanding plan. The next commit reports it.
+
+        Returns: whether there is such a sequence.
+        """
+        sequence = self._queues.get(sequence_id)
+        if sequence is None:
+            return False
+        if sequence_id in self._planned:
+            self._cancelled.add(sequence_id)
+        else:
+            self._end_early(sequence, "cancelled", None)
+        return True
+
+    def plan(self, now: int) -> Plan:
+        """Choose what the next step computes; it may be nothing, if there is only something to report.
+
+        `now` is a logical time that does not decrease.
+        Order: each plan is committed before the next one is made.
+        """
+        if self._outstanding is not None:
+            raise InvariantError("the last plan is not committed")
+        self._now = now
+        plan = self._planner.plan(now)
+        for sequence in self._planner.stranded:
+            self._end_early(sequence, "error", f"too few blocks are left for {sequence.num_tokens} tokens")
+        self._outstanding = plan
+        self._planned = {chunk.sequence_id for chunk in plan.chunks}
+        return plan
+
+    def commit(self, plan: Plan, results: Mapping[SequenceId, ChunkResult]) -> list[SequenceUpdate]:
+        """Take in what came of a plan: a result for each chunk that samples and whose sequence was not cancelled.
+
+        Returns: what is new since the last commit, in order.
+        Raises: InvariantError if the plan is not the outstanding one or a result does not fit its chunk.
+        """
+        if plan is not self._outstanding:
+            raise InvariantError("this plan is not the outstanding one")
+        self._holdings.end_write()
+        self._outstanding = None
+        self._planned = set()
+        for chunk in plan.chunks:
+            sequence = self._queues.get(chunk.sequence_id)
+            if sequence is None:
+                raise InvariantError(f"sequence {chunk.sequence_id} ended under its own forward pass")
+            if chunk.sequence_id in self._cancelled:
+                self._end_early(sequence, "cancelled", None)
+            elif chunk.samples:
+                self._commit_sample(sequence, chunk, results.get(chunk.sequence_id))
+            else:
+                sequence.num_computed_tokens = chunk.end
+                self._holdings.publish(sequence, self._now)
+        self._cancelled.clear()
+        updates, self._news = self._news, []
+        return updates
+
+    def statistics(self) -> SchedulerStatistics:
+        """Return the state of the queues and the totals."""
+        draft_counts = DraftCounts()
+        draft_counts.merge(self._ended_draft_counts)
+        for sequence in self._queues.running + self._queues.waiting:
+            draft_counts.merge(sequence.draft_counts)
+        return SchedulerStatistics(
+            num_running=len(self._queues.running),
+            num_waiting=len(self._queues.waiting),
+            num_preemptions=self._queues.num_preemptions,
+            prompt_tokens=self._queues.num_prompt_tokens,
+            cached_prompt_tokens=self._queues.num_cached_prompt_tokens,
+            output_tokens=self._output_tokens,
+            draft_counts=draft_counts,
+        )
+
+    def check(self) -> None:
+        """Check pool, tree and queues, and that every held block has a known holder.
+
+        Raises: InvariantError if anything is wrong. Cost: proportional to the pool.
+        """
+        self._pool.check()
+        self._tree.check()
+        self._queues.check()
+        self._holdings.check(self._queues.running)
+
+    def _why_refused(self, sequence: Sequence) -> str | None:
+        config, num_prompt = self._config, sequence.num_prompt_tokens
+        if num_prompt == 0:
+            return "the prompt is empty, allowed: at least 1 token"
+        if num_prompt >= config.max_model_len:
+            return f"the prompt has {num_prompt} tokens, allowed: at most {config.max_model_len - 1}"
+        # The newest token's KV is never needed.
+        num_blocks = self._holdings.num_blocks_for(token_limit(sequence, config.max_model_len) - 1)
+        if num_blocks > self._pool.num_blocks:
+            return f"prompt and max_tokens take {num_blocks} blocks, allowed: at most {self._pool.num_blocks}"
+        if len(self._queues.waiting) >= config.max_waiting:
+            return f"{config.max_waiting} sequences are waiting already"
+        return None
+
+    def _commit_sample(self, sequence: Sequence, chunk: Chunk, result: ChunkResult | None) -> None:
+        if result is None:
+            raise InvariantError(f"sequence {chunk.sequence_id}: no result for {chunk}")
+        _check_result(sequence, chunk, result)
+        config = self._config
+        ending = find_ending(sequence, result.token_ids, config.eos_token_ids, config.max_model_len)
+        _count_drafts(sequence.draft_counts, chunk, result, ending)
+        token_ids = result.token_ids if ending is None else result.token_ids[: ending.num_kept]
+        logprobs = result.logprobs if ending is None or result.logprobs is None else result.logprobs[: ending.num_kept]
+        sequence.append(token_ids)
+        sequence.num_computed_tokens = chunk.end - chunk.num_drafts + result.num_accepted
+        self._output_tokens += len(token_ids)
+        self._holdings.publish(sequence, self._now)
+        if ending is None:
+            sequence.draft_token_ids = list(result.next_draft_token_ids)
+            self._holdings.trim(sequence)
+            self._news.append(SequenceUpdate(sequence, token_ids, logprobs))
+        else:
+            self._end(sequence)
+            self._news.append(SequenceUpdate(sequence, token_ids, logprobs, ending.finish_reason, ending.stop_token_id))
+
+    def _end_early(self, sequence: Sequence, finish_reason: FinishReason, error: str | None) -> None:
+        self._end(sequence)
+        self._news.append(SequenceUpdate(sequence, finish_reason=finish_reason, error=error))
+
+    def _end(self, sequence: Sequence) -> None:
+        self._planner.forget(sequence)
+        self._queues.end(sequence)
+        self._holdings.drop(sequence)
+        self._ended_draft_counts.merge(sequence.draft_counts)
+
+
+def _count_drafts(counts: DraftCounts, chunk: Chunk, result: ChunkResult, ending: Ending | None) -> None:
+    """Count a verify; of drafts beyond a stop token it cannot be said whether they were right, so they do not count."""
+    if chunk.num_drafts == 0:
+        return
+    if ending is not None and ending.num_kept < result.num_accepted:
+        num_judged = ending.num_kept + 1
+        counts.record(num_judged, num_judged)
+    else:
+        counts.record(chunk.num_drafts, result.num_accepted)
+
+
+def _check_result(sequence: Sequence, chunk: Chunk, result: ChunkResult) -> None:
+    token_ids, num_accepted = result.token_ids, result.num_accepted
+    if not 0 <= num_accepted <= chunk.num_drafts or len(token_ids) != num_accepted + 1:
+        raise InvariantError(f"sequence {chunk.sequence_id}: {result} does not fit {chunk}")
+    if num_accepted and list(token_ids[:num_accepted]) != sequence.draft_token_ids[:num_accepted]:
+        raise InvariantError(f"sequence {chunk.sequence_id}: {result} accepts other drafts than it had")
+    if len(result.next_draft_token_ids) > chunk.num_next_drafts:
+        raise InvariantError(f"sequence {chunk.sequence_id}: {result} drafts further than {chunk} has room for")
+    if result.logprobs is not None and len(result.logprobs) != len(token_ids):
+        raise InvariantError(f"sequence {chunk.sequence_id}: {result} lacks log-probabilities")
