@@ -14,7 +14,8 @@ from lineclear.kv.pool import BlockPool
 from lineclear.kv.radix import RadixTree
 from lineclear.model.config import GlmConfig, load_config
 from lineclear.model.glm import load_model
-from lineclear.schedule.scheduler import ScheduleConfig, Scheduler
+from lineclear.schedule.config import ScheduleConfig
+from lineclear.schedule.scheduler import Scheduler
 
 POOL_SHARE_OF_FREE_MEMORY = 0.5
 """Of what is free at start; the rest is for weights, the forward pass and everybody else on the machine."""
@@ -43,9 +44,8 @@ def build_engine(config: EngineConfig, model_dir: Path) -> Engine:
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         max_model_len=max_model_len,
-        block_size=config.block_size,
         draft_tokens=config.draft_tokens,
-        eos_token_ids=model_config.eos_token_ids,
+        eos_token_ids=frozenset(model_config.eos_token_ids),
     )
     scheduler = Scheduler(schedule, pool, RadixTree(pool, config.block_size))
     runner = Runner(
@@ -56,7 +56,7 @@ def build_engine(config: EngineConfig, model_dir: Path) -> Engine:
         stop_token_ids=model_config.eos_token_ids,
         device=device,
     )
-    return Engine(scheduler, runner, store)
+    return Engine(scheduler, runner, store, pool)
 
 
 def kv_bytes_per_token(config: GlmConfig, dtype: torch.dtype) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lineclear.base.ids import SequenceId
 from lineclear.engine.runner import Runner
 from lineclear.engine.store import KvStore
-from lineclear.kv.pool import PoolStatistics
+from lineclear.kv.pool import BlockPool, PoolStatistics
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.scheduler import Scheduler, SchedulerStatistics
 from lineclear.schedule.sequence import Sequence
@@ -32,8 +32,10 @@ class Engine:
     Order: one thread calls everything.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, store: KvStore) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, store: KvStore, pool: BlockPool) -> None:
         self._scheduler = scheduler
+        self._pool = pool
+        self._sequences: dict[SequenceId, Sequence] = {}
         self._runner = runner
         self._store = store
         self._num_steps = 0
@@ -45,11 +47,6 @@ class Engine:
         return self._store
 
     @property
-    def scheduler(self) -> Scheduler:
-        """The decisions; for reading."""
-        return self._scheduler
-
-    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return self._scheduler.has_work
@@ -57,8 +54,9 @@ class Engine:
     def submit(self, sequence: Sequence) -> None:
         """Accept a sequence; its updates come from `step`, the last of them with a finish reason.
 
-        Raises: RequestError where it can never run, naming the field.
+        One that can never run ends with an error in the next step.
         """
+        self._sequences[sequence.sequence_id] = sequence
         self._scheduler.add(sequence)
 
     def cancel(self, sequence_id: SequenceId) -> bool:
@@ -72,11 +70,13 @@ class Engine:
         """
         started = time.perf_counter()
         plan = self._scheduler.plan(self._num_steps)
-        results = self._runner.run(plan, self._scheduler.sequences) if plan.chunks else {}
+        results = self._runner.run(plan, self._sequences) if plan.chunks else {}
         updates = self._scheduler.commit(plan, results)
         for update in updates:
             if update.finish_reason is not None:
-                self._runner.forget(update.sequence_id)
+                sequence_id = update.sequence.sequence_id
+                self._runner.forget(sequence_id)
+                del self._sequences[sequence_id]
         if plan.chunks:
             self._num_steps += 1
             self._step_seconds_total += time.perf_counter() - started
@@ -90,7 +90,7 @@ class Engine:
         """Figures for metrics."""
         return EngineStatistics(
             scheduler=self._scheduler.statistics(),
-            pool=self._scheduler.pool.statistics(),
+            pool=self._pool.statistics(),
             num_steps=self._num_steps,
             step_seconds_total=self._step_seconds_total,
         )

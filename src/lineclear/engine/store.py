@@ -1,7 +1,7 @@
 """The KV store: for each layer and part a tensor of slots.
 
-A slot is one token's place, `block_id * block_size + offset`. `read` is the only way to reach a tensor, and it waits for
-readiness first (P2); `write` is the only way to change one.
+A slot is one token's place, `block_id * block_size + offset`. `read` is the only way to reach a tensor, and it waits
+for readiness first (P2); `write` is the only way to change one.
 
 Invariants:
 1. No tensor of the store leaves it except through `read`.
@@ -44,6 +44,11 @@ class KvStore:
                 if width is not None:
                     shape = (num_blocks * block_size, width)
                     self._tensors[layer, part] = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def parts(self) -> tuple[tuple[int, Part], ...]:
+        """Every layer and part that is stored."""
+        return tuple(self._tensors)
 
     @property
     def size_bytes(self) -> int:

@@ -1,0 +1,25 @@
+"""Figures that a command prints: one `name: value unit` line each, and the same as a JSON file."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number. `unit` is empty for shares and plain numbers."""
+
+    name: str
+    value: float
+    unit: str = ""
+
+    def line(self) -> str:
+        """The line that is printed."""
+        return f"{self.name}: {self.value:.4g} {self.unit}".rstrip()
+
+
+def write_figures(figures: Iterable[Figure], path: Path) -> None:
+    """Write `{name: value}` as JSON."""
+    values = {figure.name: figure.value for figure in figures}
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
