@@ -137,6 +137,8 @@ class WorkerLoop:
         if self._is_draining:
             return _refusal(message, "the worker is draining")
         sequence_id = SequenceId(message.sequence_id)
+        if sequence_id in self._wants_draft_counts:
+            raise PeerError(f"sequence {sequence_id} is submitted twice")
         try:
             self._engine.submit(Sequence(sequence_id, message.prompt_token_ids, message.sampling))
         except RequestError as error:

@@ -39,9 +39,9 @@ def run_worker(config: ServeConfig, *, control_endpoint: str, worker_id: str, li
     engine = build_engine(config.engine, Path(config.source.model))
     gc.collect()
     gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
-    facts = model_facts(config, engine)
+    facts = model_facts(config, num_blocks=engine.store.num_blocks)
     hello = wire.WorkerHello(version=wire.WIRE_VERSION, worker_id=worker_id, life=life, pid=os.getpid(), model=facts)
-    loop = WorkerLoop(engine, lambda: worker_statistics(engine))
+    loop = WorkerLoop(engine, lambda: worker_statistics(engine.statistics()))
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started
     while True:
