@@ -1,7 +1,7 @@
 """The baseline: Hugging Face `transformers` with the same checkpoint, prompts and threads.
 
-Greedy, with its own KV cache, one token a step (it drafts for no checkpoint of this type). Long prompts are fed in chunks:
-in one piece its attention masks would not fit the memory.
+Greedy, with its own KV cache, one token a step (it drafts for no checkpoint of this type). Long prompts are fed in
+chunks: in one piece its attention masks would not fit the memory.
 """
 
 import time

@@ -3,12 +3,14 @@
 Everything goes through the serving engine, as a server would run it.
 """
 
-from collections.abc import Iterator, Sequence as Items
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lineclear.bundled.corpus import load_corpus
-from lineclear.bundled.edit_tasks import HELD_OUT_FIRST_SEED, EditTask, check, generate as generate_task
+from lineclear.bundled.edit_tasks import HELD_OUT_FIRST_SEED, EditTask, check
+from lineclear.bundled.edit_tasks import generate as generate_task
 from lineclear.config.components import EngineConfig
 from lineclear.engine.build import build_engine
 from lineclear.engine.engine import Engine

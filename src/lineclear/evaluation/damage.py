@@ -1,7 +1,7 @@
 """Damage as a fault of reuse would do it: blocks of a prompt overwritten with another prompt's KV.
 
-All layers and both parts of the chosen blocks are replaced, the draft layer's too, right after the sequence's first token:
-the prompt is computed, the answer is not.
+All layers and both parts of the chosen blocks are replaced, the draft layer's too, right after the sequence's first
+token: the prompt is computed, the answer is not.
 """
 
 import math

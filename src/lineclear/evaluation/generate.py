@@ -3,7 +3,8 @@
 A hook sees the engine between two steps: that is how the evaluation damages blocks of running sequences.
 """
 
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from lineclear.base.errors import InvariantError
