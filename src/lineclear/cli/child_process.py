@@ -2,9 +2,8 @@
 
 import asyncio
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -23,13 +22,13 @@ class ChildProcess:
         self._process = process
 
     @classmethod
-    async def start(cls, command: str, start: GatewayStart | WorkerStart) -> "ChildProcess":
-        """Start `lineclear COMMAND` with a start message.
+    async def start(cls, program: Sequence[str], start: GatewayStart | WorkerStart) -> "ChildProcess":
+        """Start a program with a start message.
 
         Its process group is its own, so that the terminal's Ctrl-C reaches only the supervisor.
         """
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "lineclear", command, stdin=PIPE, stdout=PIPE, limit=MAX_REPORT_BYTES, process_group=0
+            *program, stdin=PIPE, stdout=PIPE, limit=MAX_REPORT_BYTES, process_group=0
         )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(start) + b"\n")

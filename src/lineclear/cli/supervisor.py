@@ -15,6 +15,8 @@ import asyncio
 import dataclasses
 import itertools
 import signal
+import sys
+from collections.abc import Sequence
 
 from lineclear.cli.announcer import Announcer
 from lineclear.cli.child import GatewayStart, WorkerStart
@@ -37,9 +39,16 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervisor:
-    """Runs the processes of one service."""
+    """Runs the processes of one service, each as `program` with the command `gateway` or `worker`."""
 
-    def __init__(self, config: ServeConfig, announcer: Announcer, control_endpoint: str) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        announcer: Announcer,
+        control_endpoint: str,
+        program: Sequence[str] = (sys.executable, "-m", "lineclear"),
+    ) -> None:
+        self._program = program
         self._config = config
         self._announcer = announcer
         self._control_endpoint = control_endpoint
@@ -76,7 +85,8 @@ class Supervisor:
         """Keep a process alive; return the exit code when that makes no sense any more."""
         policy = RestartPolicy(self._config.supervisor)
         for life in itertools.count(1):
-            child = self._children[name] = await ChildProcess.start(name, self._start_message(name, life))
+            start = self._start_message(name, life)
+            child = self._children[name] = await ChildProcess.start((*self._program, name), start)
             code = await child.watch(lambda report: self._on_report(name, report))
             self._announcer.on_end(name)
             if self._first_signal.is_set() or code == EXIT_USER_ERROR:

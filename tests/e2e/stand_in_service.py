@@ -1,0 +1,79 @@
+"""The real supervisor over stand-ins for its two processes, which end as they are told to.
+
+Run with the environment variables STAND_IN_GATEWAY and STAND_IN_WORKER: what each of them does.
+"""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from lineclear.cli.announcer import Announcer
+from lineclear.cli.child import GatewayStart, WorkerStart, begin_child
+from lineclear.cli.supervisor import Supervisor
+from lineclear.config.components import ServeConfig, SupervisorConfig
+from lineclear.protocol.wire import ModelFacts
+from lineclear.transport.reports import GatewayListening, GatewayServing, Loading, WorkerReady
+
+FACTS = ModelFacts(
+    name="stand-in",
+    vocab_size=8,
+    max_model_len=64,
+    eos_token_ids=[7],
+    block_size=4,
+    num_blocks=16,
+    draft_tokens=3,
+    max_running=2,
+)
+
+
+def gateway(behaviour: str) -> None:
+    start, report = begin_child(GatewayStart)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit(0))
+    report(GatewayListening("127.0.0.1", start.config.gateway.port or 4242))
+    report(GatewayServing(1))
+    signal.pause()
+
+
+def worker(behaviour: str) -> None:
+    start, report = begin_child(WorkerStart)
+    if behaviour == "crash":
+        sys.exit(1)
+    if behaviour == "refuse":
+        sys.exit(2)
+    if behaviour == "babble" and start.life == 1:
+        report("hello")  # pyright: ignore[reportArgumentType]
+        signal.pause()
+    report(Loading("loading a model", 0, 1))
+    report(WorkerReady(FACTS, 0.0))
+    signal.pause()
+
+
+def service() -> int:
+    supervisor = SupervisorConfig(max_restarts=2, restart_backoff_seconds=0.01, drain_seconds=3600.0)
+    config = ServeConfig(supervisor=supervisor)
+    config = dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, port=0))
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(
+            Supervisor(
+                config,
+                Announcer(config, Console()),
+                f"unix:{Path(folder) / 'control'}",
+                program=(sys.executable, __file__),
+            ).run()
+        )
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["gateway"]:
+            gateway(os.environ.get("STAND_IN_GATEWAY", ""))
+        case ["worker"]:
+            worker(os.environ.get("STAND_IN_WORKER", ""))
+        case _:
+            sys.exit(service())
