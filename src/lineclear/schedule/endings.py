@@ -1,6 +1,5 @@
 """When a sequence ends by what it generated."""
 
-from collections.abc import Collection
 from collections.abc import Sequence as Tokens
 from typing import Literal, NamedTuple
 
@@ -16,25 +15,15 @@ class Ending(NamedTuple):
     stop_token_id: int | None = None
 
 
-def token_limit(sequence: Sequence, max_model_len: int) -> int:
-    """Return how many tokens a sequence can have at most, its prompt included."""
-    return min(sequence.num_prompt_tokens + sequence.sampling.max_tokens, max_model_len)
+def find_ending(sequence: Sequence, token_ids: Tokens[int]) -> Ending | None:
+    """Find the first of the new tokens that ends the sequence: at it (an end token) or after it (the limit).
 
-
-def find_ending(
-    sequence: Sequence, token_ids: Tokens[int], eos_token_ids: Collection[int], max_model_len: int
-) -> Ending | None:
-    """Find the first of the new tokens that ends the sequence: at it (a stop token) or after it (the limit).
-
-    Before `min_tokens` outputs a stop token is a token like any other.
+    Before `min_tokens` outputs an end token is a token like any other.
     """
-    sampling = sequence.sampling
-    num_output = len(sequence.output_token_ids)
-    num_left = token_limit(sequence, max_model_len) - sequence.num_tokens
-    for index, token_id in enumerate(token_ids):
-        is_stop = (token_id in eos_token_ids and not sampling.ignore_eos) or token_id in sampling.stop_token_ids
-        if is_stop and num_output + index >= sampling.min_tokens:
-            return Ending(index, "stop", token_id)
-        if index + 1 >= num_left:
-            return Ending(index + 1, "length")
-    return None
+    num_left = sequence.token_limit - sequence.num_tokens
+    if not sequence.end_token_ids.isdisjoint(token_ids):
+        num_exempt = max(0, sequence.sampling.min_tokens - len(sequence.output_token_ids))
+        for index in range(num_exempt, min(num_left, len(token_ids))):
+            if token_ids[index] in sequence.end_token_ids:
+                return Ending(index, "stop", token_ids[index])
+    return Ending(num_left, "length") if len(token_ids) >= num_left else None

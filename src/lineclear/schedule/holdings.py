@@ -55,16 +55,12 @@ class Holdings:
         sequence.prefix = prefix
         sequence.num_computed_tokens = len(block_ids) * self.block_size
 
-    def try_extend(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Let a sequence's table cover `num_tokens`, evicting from the tree if needed; False if there is no room."""
-        num_missing = self.num_blocks_for(num_tokens) - len(sequence.block_table)
-        return num_missing <= 0 or self._try_take(sequence, num_missing)
-
     def extend_towards(self, sequence: Sequence, num_tokens: int) -> int:
-        """Let a sequence's table cover as many of `num_tokens` as there is room for; return how many that are."""
+        """Let a sequence's table cover as many of `num_tokens` as there is room for; return how many."""
+        if num_tokens <= len(sequence.block_table) * self.block_size:
+            return num_tokens
         num_missing = self.num_blocks_for(num_tokens) - len(sequence.block_table)
-        if num_missing > 0:
-            self._try_take(sequence, min(num_missing, self.num_available))
+        self._try_take(sequence, min(num_missing, self.num_available))
         return min(num_tokens, len(sequence.block_table) * self.block_size)
 
     def trim(self, sequence: Sequence) -> None:

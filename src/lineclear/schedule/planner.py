@@ -18,7 +18,6 @@ Invariants:
 
 from lineclear.kv.radix import PrefixNode, RadixTree
 from lineclear.schedule.config import ScheduleConfig
-from lineclear.schedule.endings import token_limit
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import Chunk, Plan
 from lineclear.schedule.prefix_waits import PrefixWaits
@@ -122,20 +121,22 @@ class Planner:
         if draft_tokens == 0:
             return
         for pick in picks:
-            num_tokens = pick.sequence.num_tokens
-            if pick.end == num_tokens:
-                limit = token_limit(pick.sequence, self._config.max_model_len)
-                self._pick_drafts_of(pick, limit, draft_tokens)
+            if pick.end == pick.sequence.num_tokens:
+                self._pick_drafts_of(pick, draft_tokens)
 
-    def _pick_drafts_of(self, pick: _Pick, limit: int, draft_tokens: int) -> None:
+    def _pick_drafts_of(self, pick: _Pick, draft_tokens: int) -> None:
         sequence, end = pick.sequence, pick.end
-        # The token after the accepted drafts comes on top, hence - 1; drafting ahead follows at least one token more.
-        num_drafts = min(len(sequence.draft_token_ids), limit - end - 1, self._budget)
-        num_next = max(0, min(draft_tokens, limit - end - 2, limit - end - num_drafts + 1))
+        num_left = sequence.token_limit - end
+        # The token after the accepted drafts comes on top, hence - 1; the next verify follows at least one token more.
+        num_drafts = min(len(sequence.draft_token_ids), num_left - 1, self._budget)
+        num_next = max(0, min(draft_tokens, num_left - 2, num_left - num_drafts + 1))
         wanted = end + num_drafts + max(0, num_next - 1)
         covered = self._holdings.extend_towards(sequence, wanted)
-        pick.num_drafts = num_drafts = min(num_drafts, covered - end)
-        pick.num_next_drafts = min(num_next, covered - end - num_drafts + 1)
+        if covered < wanted:
+            num_drafts = min(num_drafts, covered - end)
+            num_next = min(num_next, covered - end - num_drafts + 1)
+        pick.num_drafts = num_drafts
+        pick.num_next_drafts = num_next
         self._budget -= num_drafts
 
     def _pick_waiting(self, now: int) -> None:

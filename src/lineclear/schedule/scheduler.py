@@ -20,7 +20,7 @@ from lineclear.kv.radix import RadixTree
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import FinishReason
 from lineclear.schedule.config import ScheduleConfig
-from lineclear.schedule.endings import Ending, find_ending, token_limit
+from lineclear.schedule.endings import Ending, find_ending
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import Chunk, ChunkResult, Plan, SequenceUpdate
 from lineclear.schedule.planner import Planner
@@ -67,6 +67,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; one that can never run ends with an error, which the next commit reports."""
+        sequence.narrow(self._config.max_model_len, self._config.eos_token_ids)
         error = self._why_refused(sequence)
         self._queues.add(sequence)
         if error is not None:
@@ -161,7 +162,7 @@ class Scheduler:
         if num_prompt >= config.max_model_len:
             return f"the prompt has {num_prompt} tokens, allowed: at most {config.max_model_len - 1}"
         # The newest token's KV is never needed.
-        num_blocks = self._holdings.num_blocks_for(token_limit(sequence, config.max_model_len) - 1)
+        num_blocks = self._holdings.num_blocks_for(sequence.token_limit - 1)
         if num_blocks > self._pool.num_blocks:
             return f"prompt and max_tokens take {num_blocks} blocks, allowed: at most {self._pool.num_blocks}"
         if len(self._queues.waiting) >= config.max_waiting:
@@ -172,8 +173,7 @@ class Scheduler:
         if result is None:
             raise InvariantError(f"sequence {chunk.sequence_id}: no result for {chunk}")
         _check_result(sequence, chunk, result)
-        config = self._config
-        ending = find_ending(sequence, result.token_ids, config.eos_token_ids, config.max_model_len)
+        ending = find_ending(sequence, result.token_ids)
         _count_drafts(sequence.draft_counts, chunk, result, ending)
         token_ids = result.token_ids if ending is None else result.token_ids[: ending.num_kept]
         logprobs = result.logprobs if ending is None or result.logprobs is None else result.logprobs[: ending.num_kept]

@@ -41,16 +41,19 @@ class Sequence:
         "block_table",
         "draft_counts",
         "draft_token_ids",
+        "end_token_ids",
         "holder",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_tokens",
         "output_token_ids",
         "prefix",
         "sampling",
         "sequence_id",
         "state",
+        "token_limit",
         "tokens",
     )
 
@@ -61,6 +64,12 @@ class Sequence:
         self.tokens = array("I", prompt_token_ids)
         """Prompt and outputs, packed: what the prefix tree is searched with."""
         self.num_prompt_tokens = len(self.tokens)
+        self.num_tokens = self.num_prompt_tokens
+        """Prompt and output tokens, drafts excluded."""
+        self.token_limit = self.num_prompt_tokens + sampling.max_tokens
+        """How many tokens it can have at most."""
+        self.end_token_ids = frozenset(sampling.stop_token_ids)
+        """What ends it when it is generated."""
         self.output_token_ids: list[int] = []
         self.draft_token_ids: list[int] = []
         self.block_table = BlockTable()
@@ -75,10 +84,11 @@ class Sequence:
         """Place in the order of all sequences; the lower one goes first and is never preempted for a higher one."""
         self.state = SequenceState.WAITING
 
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and output tokens, drafts excluded."""
-        return len(self.tokens)
+    def narrow(self, max_model_len: int, eos_token_ids: frozenset[int]) -> None:
+        """Apply the model's limits to what was asked for."""
+        self.token_limit = min(self.token_limit, max_model_len)
+        if not self.sampling.ignore_eos:
+            self.end_token_ids |= eos_token_ids
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -88,12 +98,13 @@ class Sequence:
     def token_ids(self, start: int, end: int) -> list[int]:
         """Return the tokens [start, end); those from num_tokens on are drafts."""
         token_ids = self.tokens[start:end].tolist()
-        num_drafts = end - len(self.tokens)
+        num_drafts = end - self.num_tokens
         if num_drafts > 0:
-            token_ids += self.draft_token_ids[max(0, start - len(self.tokens)) : num_drafts]
+            token_ids += self.draft_token_ids[max(0, start - self.num_tokens) : num_drafts]
         return token_ids
 
     def append(self, token_ids: Collection[int]) -> None:
         """Add output tokens."""
         self.tokens.extend(token_ids)
         self.output_token_ids.extend(token_ids)
+        self.num_tokens += len(token_ids)
