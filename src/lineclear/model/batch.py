@@ -59,15 +59,27 @@ class Batch:
 class Selection:
     """The slots that each token attends to, ascending by position.
 
-    Shapes: slots: [T, K] int64, of which the first `counts[t]` are meant and the rest are slot 0; counts: [T] int64.
+    Shapes: slots: [T, K] int64; beyond: [T, 1, K] bool, the places that hold no slot (they name slot 0), or None where
+    every place of every token holds one.
     """
 
     slots: Tensor
-    counts: Tensor
+    beyond: Tensor | None
 
     def rows(self, token_idxs: Tensor) -> "Selection":
         """The selection of some tokens. Shapes: token_idxs: [R] int64."""
-        return Selection(torch.index_select(self.slots, 0, token_idxs), torch.index_select(self.counts, 0, token_idxs))
+        beyond = None if self.beyond is None else self.beyond.index_select(0, token_idxs)
+        return Selection(self.slots.index_select(0, token_idxs), beyond)
+
+    def head(self, num_tokens: int) -> "Selection":
+        """The selection of the first tokens."""
+        return Selection(self.slots[:num_tokens], None if self.beyond is None else self.beyond[:num_tokens])
+
+    def places_beyond(self) -> Tensor:
+        """`beyond`, written out where it is None."""
+        if self.beyond is not None:
+            return self.beyond
+        return torch.zeros_like(self.slots, dtype=torch.bool).unsqueeze(1)
 
 
 @dataclass(frozen=True, slots=True)

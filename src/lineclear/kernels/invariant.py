@@ -1,0 +1,246 @@
+"""Batch-invariant operations for the CPU: a row's bits do not depend on the other rows.
+
+What was measured (torch 2.13 with oneMKL, AVX-512, one and two threads), and what follows from it:
+
+1. `mm` with the weight stored input-major gives a row the same bits for every height from 2 upwards, alone, in a batched
+   product and next to other columns, as long as the inner dimension is at most 512; from 1024 on it does not. So inner
+   dimensions are cut in tiles of at most `INNER_TILE`, summed in order, and passes have at least `MIN_ROWS` rows.
+2. A row vector times a matrix gives a column bits that depend on the matrix's width. So the sum over index heads always
+   has `KEY_TILE` columns.
+3. `sigmoid` and `silu` treat the last few values of a tensor otherwise than the rest, `exp` and division do not. So the
+   gate is written with these.
+
+Another BLAS may behave otherwise: the first product of each weight shape is compared over several heights, and a shape
+that fails is computed in tiles of one fixed height from then on.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lineclear.kernels import reference
+from lineclear.kernels.ops import Ops
+
+INNER_TILE = 512
+"""Largest inner dimension of one product: rows keep their bits up to here (measured)."""
+
+MIN_ROWS = 4
+"""Fewest rows of a product: one row takes another path (measured); a verify pass of three drafts has four anyway."""
+
+ROW_TILE = 32
+"""Height of the tiles for weight shapes that fail the comparison."""
+
+KEY_TILE = 512
+"""Keys scored at once. With 512 rows of queries a tile of products is 1 MiB, which stays in a core's cache."""
+
+MAX_PRODUCTS = 512 * KEY_TILE
+"""Products of index heads and keys in memory at once."""
+
+ATTENTION_TILE = 16
+"""Tokens whose slots are gathered at once. At 256 slots of 96 values that is 1.5 MiB: 64 took twice as long a token."""
+
+_PROBE_HEIGHTS = (4, 5, 7, 8, 16, 31, 64)
+
+MAX_ALL_EXPERTS_PRODUCTS = 1024
+"""Tokens times experts up to which computing every expert for every token is faster than gathering tokens (measured)."""
+
+
+class InvariantMatmul:
+    """Rows times an input-major weight, with the same bits for a row in any company.
+
+    Order: inner tiles are summed from the first to the last.
+    """
+
+    def __init__(self) -> None:
+        self._is_direct: dict[tuple[torch.dtype, int, int], bool] = {}
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Shapes: x: [..., R, in]; weight: [..., in, out]; returns [..., R, out]."""
+        key = (weight.dtype, weight.shape[-2], weight.shape[-1])
+        is_direct = self._is_direct.get(key)
+        if is_direct is None:
+            is_direct = _keeps_bits(weight)
+            self._is_direct[key] = is_direct
+        if x.shape[-2] < MIN_ROWS:
+            return self(_with_rows(x, MIN_ROWS), weight)[..., : x.shape[-2], :]
+        return _inner_tiled(x, weight) if is_direct else _row_tiled(x, weight)
+
+
+def _inner_tiled(x: Tensor, weight: Tensor) -> Tensor:
+    inner = weight.shape[-2]
+    if inner <= INNER_TILE:
+        return torch.matmul(x, weight)
+    total = torch.matmul(x[..., :INNER_TILE], weight[..., :INNER_TILE, :])
+    for start in range(INNER_TILE, inner, INNER_TILE):
+        end = start + INNER_TILE
+        total += torch.matmul(x[..., start:end], weight[..., start:end, :])
+    return total
+
+
+def _row_tiled(x: Tensor, weight: Tensor) -> Tensor:
+    num_rows = x.shape[-2]
+    padded = _with_rows(x, -(-num_rows // ROW_TILE) * ROW_TILE)
+    tiles = [_inner_tiled(tile.contiguous(), weight) for tile in padded.split(ROW_TILE, dim=-2)]
+    return torch.cat(tiles, dim=-2)[..., :num_rows, :]
+
+
+def _with_rows(x: Tensor, num_rows: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, 0, 0, num_rows - x.shape[-2]))
+
+
+def _keeps_bits(weight: Tensor) -> bool:
+    """Whether rows of a product with this weight have the same bits at every height tried."""
+    one = weight if weight.dim() == 2 else weight[0]
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(max(_PROBE_HEIGHTS), one.shape[0], generator=generator).to(one.dtype)
+    expected = _inner_tiled(rows, one)
+    return all(torch.equal(_inner_tiled(rows[:height].clone(), one), expected[:height]) for height in _PROBE_HEIGHTS)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm from the vector norm: fewer passes than the reference."""
+    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scales = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    if x.dtype == torch.float32:
+        return x.mul(scales).mul_(weight)
+    return (x * scales).to(x.dtype).mul_(weight)
+
+
+def rotate(x: Tensor, cis: Tensor) -> None:
+    """Rotary embedding as a complex product, in place."""
+    if x.dtype == torch.float32:
+        torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(cis)
+    else:
+        reference.rotate(x, cis)
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, from operations that treat every value of a tensor alike."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gate.div(gate.neg().exp_().add_(1)).mul_(up)
+
+
+def select_positions(scores: Tensor, count: int) -> Tensor:
+    """Everything above the `count`-th best score, and as many of its equals as there is room for, from the left."""
+    table = scores.numpy()
+    num_rows, width = table.shape
+    thresholds = np.partition(table, width - count, axis=-1)[:, width - count, None]
+    flat_positions = np.flatnonzero(table >= thresholds)
+    if flat_positions.size != num_rows * count:
+        flat_positions = np.flatnonzero(_without_surplus(table, thresholds, count))
+    return torch.from_numpy(flat_positions.reshape(num_rows, count) % width)
+
+
+def _without_surplus(table: np.ndarray, thresholds: np.ndarray, count: int) -> np.ndarray:
+    above = table > thresholds
+    equal = table == thresholds
+    room = count - above.sum(axis=-1, keepdims=True)
+    return above | (equal & (equal.cumsum(axis=-1) <= room))
+
+
+class InvariantScores:
+    """Index scores in tiles of keys of one width."""
+
+    def __init__(self, matmul: InvariantMatmul) -> None:
+        self._matmul = matmul
+
+    def __call__(self, queries: Tensor, head_weights: Tensor, keys: Tensor) -> Tensor:
+        """Shapes: as `IndexScores`. Each pair of a sequence and a key tile is one member of the batched products."""
+        num_sequences, num_tokens, num_heads, width = queries.shape
+        num_tiles = keys.shape[1] // KEY_TILE
+        queries = queries.view(num_sequences, 1, num_tokens * num_heads, width).expand(-1, num_tiles, -1, -1)
+        head_weights = head_weights.view(num_sequences, 1, num_tokens, 1, num_heads).expand(-1, num_tiles, -1, -1, -1)
+        queries, head_weights = queries.flatten(0, 1), head_weights.flatten(0, 1)
+        key_tiles = keys.reshape(-1, KEY_TILE, width)
+        scores = keys.new_empty(key_tiles.shape[0], num_tokens, KEY_TILE)
+        step = max(1, MAX_PRODUCTS // (num_tokens * num_heads * KEY_TILE))
+        for start in range(0, key_tiles.shape[0], step):
+            part = slice(start, start + step)
+            self._score(queries[part], head_weights[part], key_tiles[part], scores[part])
+        return scores.view(num_sequences, num_tiles, num_tokens, KEY_TILE).transpose(1, 2).flatten(2)
+
+    def _score(self, queries: Tensor, head_weights: Tensor, key_tiles: Tensor, scores: Tensor) -> None:
+        products = self._matmul(queries, key_tiles.transpose(1, 2)).relu_()
+        products = products.view(-1, head_weights.shape[-1], KEY_TILE)
+        torch.bmm(head_weights.flatten(0, 1), products, out=scores.view(-1, 1, KEY_TILE))
+
+
+def latent_attention(queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int) -> Tensor:
+    """Gather and attend for a few tokens at a time; each token's products have shapes of their own."""
+    parts = [
+        _attend(
+            queries[start : start + ATTENTION_TILE],
+            cache,
+            slots[start : start + ATTENTION_TILE],
+            None if beyond is None else beyond[start : start + ATTENTION_TILE],
+            latent_width,
+        )
+        for start in range(0, slots.shape[0], ATTENTION_TILE)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend(queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int) -> Tensor:
+    gathered = cache.index_select(0, slots.flatten()).view(*slots.shape, -1)
+    scores = torch.bmm(queries, gathered.transpose(1, 2))
+    if beyond is not None:
+        scores.masked_fill_(beyond, -torch.inf)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(queries.dtype)
+    return torch.bmm(weights, gathered[..., :latent_width])
+
+
+class InvariantExperts:
+    """Each token's experts, either by computing all of them or by gathering each expert's tokens: with the same bits."""
+
+    def __init__(self, matmul: InvariantMatmul) -> None:
+        self._matmul = matmul
+
+    def __call__(self, x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        """Shapes: as `Experts`."""
+        num_tokens, num_experts = x.shape[0], down.shape[0]
+        if num_tokens * num_experts <= MAX_ALL_EXPERTS_PRODUCTS and num_experts <= num_tokens * expert_ids.shape[1] * 2:
+            outputs = self.all_experts(x, expert_ids, gate_up, down)
+        else:
+            outputs = self.grouped(x, expert_ids, gate_up, down)
+        return torch.bmm(expert_weights.unsqueeze(1), outputs.float()).squeeze(1).to(x.dtype)
+
+    def all_experts(self, x: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        """Outputs of the active experts, [T, A, D], out of those of all experts."""
+        num_tokens, num_experts = x.shape[0], down.shape[0]
+        inner = silu_mul(self._matmul(x, gate_up).view(num_tokens, num_experts, -1))
+        outputs = self._matmul(inner.transpose(0, 1), down)
+        places = expert_ids * num_tokens + torch.arange(num_tokens).unsqueeze(1)
+        return outputs.view(-1, x.shape[1]).index_select(0, places.view(-1)).view(*expert_ids.shape, -1)
+
+    def grouped(self, x: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        """Outputs of the active experts, [T, A, D], one expert's tokens after the other's."""
+        num_active, num_experts = expert_ids.shape[1], down.shape[0]
+        order = torch.argsort(expert_ids.view(-1), stable=True)
+        counts = torch.bincount(expert_ids.view(-1), minlength=num_experts).tolist()
+        gathered = x.index_select(0, order.div(num_active, rounding_mode="floor"))
+        gate_up_of = gate_up.view(x.shape[1], num_experts, -1)
+        parts = [
+            self._matmul(silu_mul(self._matmul(rows, gate_up_of[:, expert])), down[expert])
+            for expert, rows in enumerate(gathered.split(counts))
+            if rows.shape[0]
+        ]
+        outputs = torch.empty_like(gathered).index_copy_(0, order, torch.cat(parts))
+        return outputs.view(*expert_ids.shape, -1)
+
+
+def invariant_ops() -> Ops:
+    """The CPU's table."""
+    matmul = InvariantMatmul()
+    return Ops(
+        matmul=matmul,
+        rms_norm=rms_norm,
+        layer_norm=reference.layer_norm,
+        rotate=rotate,
+        silu_mul=silu_mul,
+        index_scores=InvariantScores(matmul),
+        select_positions=select_positions,
+        latent_attention=latent_attention,
+        experts=InvariantExperts(matmul),
+        min_rows=MIN_ROWS,
+        key_tile=KEY_TILE,
+    )

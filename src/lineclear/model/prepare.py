@@ -1,0 +1,183 @@
+"""What all layers of one pass share: rotary angles, slots to write, and which tokens have to score which positions.
+
+A token whose context is at most `index_topk` attends to all of it and is not scored. The others are scored in groups:
+short runs of tokens of several sequences together (decode), padded to the longest run and context, or one sequence's
+tokens in tiles of `QUERY_TILE` (prefill). A group gathers its index keys once a layer.
+
+Legend: T tokens, R rows (T, or the fewest that the table of operations wants), K index_topk, S sequences of a group, N
+tokens of each, P positions (a multiple of the table's `key_tile`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lineclear.base.errors import InvariantError
+from lineclear.model.batch import Batch, Segment, Selection
+
+QUERY_TILE = 32
+"""Tokens of one sequence that are scored at once: with 16 index heads, 512 rows of products."""
+
+SHORT_RUN = 8
+"""Tokens up to which runs of several sequences are scored together."""
+
+MAX_GROUP_SCORES = 1 << 22
+"""Scores of one group of short runs: 16 MiB in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTile:
+    """Tokens that are scored at once: `N` of each sequence of their group; short runs repeat their last token.
+
+    Shapes: row_idxs, positions: [S * N] int64. Positions from `num_common` on are hidden from some of the tokens;
+    `num_positions` is P.
+    """
+
+    row_idxs: Tensor
+    positions: Tensor
+    num_common: int
+    num_positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreGroup:
+    """Sequences whose index keys are gathered together. Shapes: slots: [S, P] int64, slot 0 beyond a context."""
+
+    slots: Tensor
+    tiles: tuple[QueryTile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """A batch, padded to R rows by repeating its first token, and what the layers need to know about it.
+
+    Shapes: positions: [R] int64; slot_mapping: [T] int64; cis: [R, 1, rope width / 2] complex64. `whole_context` selects
+    everything and is right for tokens that are in no group; None where every token is in one.
+    """
+
+    num_tokens: int
+    num_rows: int
+    positions: Tensor
+    slot_mapping: Tensor
+    cis: Tensor
+    whole_context: Selection | None
+    groups: tuple[ScoreGroup, ...]
+
+    def require_whole_context(self) -> Selection:
+        """The selection of a batch without groups."""
+        if self.whole_context is None:
+            raise InvariantError("a batch without groups to score has tokens beyond index_topk")
+        return self.whole_context
+
+    def blank_slots(self, index_topk: int) -> Tensor:
+        """Slots to be filled in by the groups, [R, K]; those of tokens in no group are right already."""
+        if self.whole_context is None:
+            return self.slot_mapping.new_zeros(self.num_rows, index_topk)
+        return self.whole_context.slots.clone()
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """Repeat the first row until there are R. Shapes: rows: [T, ...]; returns [R, ...]."""
+        return _padded(rows, self.num_rows)
+
+
+class Preparation:
+    """Prepares batches for one model.
+
+    Args:
+        inverse_frequencies: [rope width / 2] fp32.
+        index_topk: K.
+        min_rows: fewest rows of a pass.
+        key_tile: contexts to score are padded to a multiple of it.
+    """
+
+    def __init__(self, inverse_frequencies: Tensor, index_topk: int, min_rows: int, key_tile: int) -> None:
+        self._inverse_frequencies = inverse_frequencies
+        self._index_topk = index_topk
+        self._min_rows = min_rows
+        self._key_tile = key_tile
+
+    def prepare(self, batch: Batch, block_size: int) -> PreparedBatch:
+        """Work out what all layers share."""
+        num_rows = max(batch.num_tokens, self._min_rows)
+        positions = _padded(batch.positions, num_rows)
+        angles = positions.unsqueeze(-1).float() * self._inverse_frequencies
+        return PreparedBatch(
+            num_tokens=batch.num_tokens,
+            num_rows=num_rows,
+            positions=positions,
+            slot_mapping=batch.slot_mapping,
+            cis=torch.complex(angles.cos(), angles.sin()).unsqueeze(1),
+            whole_context=self._whole_context(batch, positions, block_size),
+            groups=tuple(self._groups(batch, block_size)),
+        )
+
+    def _whole_context(self, batch: Batch, positions: Tensor, block_size: int) -> Selection | None:
+        if all(segment.first_position >= self._index_topk for segment in batch.segments):
+            return None
+        slots = _slot_table(batch.segments, self._index_topk, block_size)
+        lengths = torch.tensor([segment.num_tokens for segment in batch.segments], device=slots.device)
+        slots = _padded(slots.repeat_interleave(lengths, dim=0), positions.shape[0])
+        places = torch.arange(self._index_topk, device=slots.device)
+        return Selection(slots, places > positions[:, None, None])
+
+    def _groups(self, batch: Batch, block_size: int) -> Iterator[ScoreGroup]:
+        short_runs: defaultdict[int, list[Segment]] = defaultdict(list)
+        for segment in batch.segments:
+            if segment.context_len <= self._index_topk:
+                continue
+            if segment.num_tokens <= SHORT_RUN:
+                short_runs[segment.context_len.bit_length()].append(segment)
+            else:
+                yield self._prefill_group(segment, batch, block_size)
+        for segments in short_runs.values():
+            longest = self._tiled(max(segment.context_len for segment in segments))
+            count = max(1, MAX_GROUP_SCORES // (SHORT_RUN * longest))
+            for start in range(0, len(segments), count):
+                yield self._decode_group(segments[start : start + count], batch, block_size)
+
+    def _prefill_group(self, segment: Segment, batch: Batch, block_size: int) -> ScoreGroup:
+        first = max(segment.first_position, self._index_topk)
+        offset = segment.start - segment.first_position
+        tiles: list[QueryTile] = []
+        for start in range(first, segment.context_len, QUERY_TILE):
+            end = min(start + QUERY_TILE, segment.context_len)
+            row_idxs = torch.arange(offset + start, offset + end, device=batch.positions.device)
+            tiles.append(
+                QueryTile(row_idxs, batch.positions[offset + start : offset + end], start + 1, self._tiled(end))
+            )
+        return ScoreGroup(_slot_table((segment,), self._tiled(segment.context_len), block_size), tuple(tiles))
+
+    def _decode_group(self, segments: list[Segment], batch: Batch, block_size: int) -> ScoreGroup:
+        runs = [
+            list(range(segment.start + max(0, self._index_topk - segment.first_position), segment.end))
+            for segment in segments
+        ]
+        longest_run = max(len(run) for run in runs)
+        padded_runs = [run + run[-1:] * (longest_run - len(run)) for run in runs]
+        row_idxs = torch.tensor(padded_runs, device=batch.positions.device).flatten()
+        num_positions = self._tiled(max(segment.context_len for segment in segments))
+        num_common = min(segment.context_len - len(run) for segment, run in zip(segments, runs, strict=True)) + 1
+        tile = QueryTile(row_idxs, batch.positions[row_idxs], num_common, num_positions)
+        return ScoreGroup(_slot_table(segments, num_positions, block_size), (tile,))
+
+    def _tiled(self, num_positions: int) -> int:
+        return -(-num_positions // self._key_tile) * self._key_tile
+
+
+def _padded(rows: Tensor, num_rows: int) -> Tensor:
+    missing = num_rows - rows.shape[0]
+    return rows if missing == 0 else torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])])
+
+
+def _slot_table(segments: "tuple[Segment, ...] | list[Segment]", num_positions: int, block_size: int) -> Tensor:
+    """Slots of the first positions of each segment's sequence, [S, num_positions]; slot 0 beyond its block table."""
+    num_blocks = -(-num_positions // block_size)
+    tables = [segment.block_table[:num_blocks] for segment in segments]
+    blocks = tables[0].new_zeros(len(tables), num_blocks)
+    for row, table in zip(blocks, tables, strict=True):
+        row[: table.shape[0]] = table
+    offsets = torch.arange(block_size, device=blocks.device)
+    return (blocks.unsqueeze(-1) * block_size + offsets).flatten(1)[:, :num_positions]
