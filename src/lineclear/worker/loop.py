@@ -8,8 +8,8 @@ While the engine has work the poll does not wait, so a cancel is seen between an
 sleeps in the poll.
 
 Invariants:
-1. Every SubmitSequence of a gateway that stays is answered by exactly one output with a finish reason, also when the
-   engine refuses it.
+1. Every SubmitSequence of a gateway that stays is answered by exactly one output with a finish reason, also while
+   draining.
 2. When the gateway is lost, everything it had asked for is cancelled and computed to its end before another gateway is
    served; nothing of it is sent to anybody.
 3. `Drained` is sent when nothing is left, and only after the engine's `check`.
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from lineclear.base.errors import PeerError, RequestError
+from lineclear.base.errors import PeerError
 from lineclear.base.ids import SequenceId
 from lineclear.protocol import wire
 from lineclear.schedule.plan import SequenceUpdate
@@ -41,7 +41,7 @@ class StepEngine(Protocol):
         ...
 
     def submit(self, sequence: Sequence) -> None:
-        """Accept a sequence; raises RequestError where it cannot."""
+        """Accept a sequence; also the ending of one that can never run comes from `step`."""
         ...
 
     def cancel(self, sequence_id: SequenceId) -> bool:
@@ -117,10 +117,10 @@ class WorkerLoop:
 
     def _receive(self, message: wire.ToWorker, link: Link, outputs: list[wire.SequenceOutput]) -> None:
         match message:
+            case wire.SubmitSequence() if self._is_draining:
+                outputs.append(_refusal(message, "the worker is draining"))
             case wire.SubmitSequence():
-                refusal = self._submit(message)
-                if refusal is not None:
-                    outputs.append(refusal)
+                self._submit(message)
             case wire.CancelSequence(sequence_id=sequence_id):
                 self._engine.cancel(SequenceId(sequence_id))
             case wire.QueryStatistics():
@@ -132,19 +132,12 @@ class WorkerLoop:
             case _:
                 assert_never(message)
 
-    def _submit(self, message: wire.SubmitSequence) -> wire.SequenceOutput | None:
-        """Hand a sequence to the engine; returns its ending if it is refused."""
-        if self._is_draining:
-            return _refusal(message, "the worker is draining")
+    def _submit(self, message: wire.SubmitSequence) -> None:
         sequence_id = SequenceId(message.sequence_id)
         if sequence_id in self._wants_draft_counts:
             raise PeerError(f"sequence {sequence_id} is submitted twice")
-        try:
-            self._engine.submit(Sequence(sequence_id, message.prompt_token_ids, message.sampling))
-        except RequestError as error:
-            return _refusal(message, str(error))
+        self._engine.submit(Sequence(sequence_id, message.prompt_token_ids, message.sampling))
         self._wants_draft_counts[sequence_id] = message.want_draft_counts
-        return None
 
     def _output(self, update: SequenceUpdate) -> wire.SequenceOutput:
         sequence = update.sequence

@@ -1,6 +1,6 @@
 """An engine without a model: each step gives every running sequence its next number, counting up from its prompt."""
 
-from lineclear.base.errors import InvariantError, RequestError
+from lineclear.base.errors import InvariantError
 from lineclear.base.ids import SequenceId
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
@@ -21,8 +21,6 @@ class CountingEngine:
         return bool(self.sequences)
 
     def submit(self, sequence: Sequence) -> None:
-        if sequence.num_tokens > 100:
-            raise RequestError("prompt", sequence.num_tokens, "at most 100 tokens")
         self.sequences[sequence.sequence_id] = sequence
 
     def cancel(self, sequence_id: SequenceId) -> bool:
@@ -44,6 +42,9 @@ class CountingEngine:
         if sequence.sequence_id in self.cancelled:
             del self.sequences[sequence.sequence_id]
             return SequenceUpdate(sequence, finish_reason="cancelled")
+        if sequence.num_tokens > 100:
+            del self.sequences[sequence.sequence_id]
+            return SequenceUpdate(sequence, finish_reason="error", error="too long")
         token_id = sequence.token_ids(sequence.num_tokens - 1, sequence.num_tokens)[0] + 1
         sequence.append([token_id])
         sequence.draft_counts.record(1, 1)

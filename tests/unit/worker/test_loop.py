@@ -99,9 +99,7 @@ def test_cancelling_the_unknown_is_ignored() -> None:
 def test_a_refused_sequence_gets_its_ending() -> None:
     link = ScriptedLink([submit(7, *range(101))])
     serve(link, CountingEngine())
-    (output,) = link.outputs
-    assert (output.sequence_id, output.finish_reason) == (7, "error")
-    assert "at most 100 tokens" in str(output.error)
+    assert link.outputs == [wire.SequenceOutput(sequence_id=7, finish_reason="error", error="too long")]
 
 
 def test_draft_counts_come_with_the_ending_where_wanted() -> None:

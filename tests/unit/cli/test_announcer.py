@@ -1,0 +1,80 @@
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+from tests.unit.transport.model_facts import FACTS
+
+from lineclear.cli.announcer import Announcer
+from lineclear.config.components import GatewayConfig, ServeConfig
+from lineclear.transport.reports import GatewayListening, GatewayServing, Loading, Report, WorkerReady
+
+READY: list[tuple[str, Report]] = [
+    ("gateway", GatewayListening("127.0.0.1", 8000)),
+    ("worker", WorkerReady(FACTS, 1.5)),
+    ("gateway", GatewayServing(1)),
+]
+
+
+def announcer(config: ServeConfig | None = None) -> tuple[Announcer, io.StringIO]:
+    output = io.StringIO()
+    return Announcer(config or ServeConfig(), Console(file=output)), output
+
+
+def announce(*reports: tuple[str, Report], config: ServeConfig | None = None) -> str:
+    each, output = announcer(config)
+    for name, report in reports:
+        each.on_report(name, report)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1), (2, 1, 0)])
+def test_ready_is_said_once_everything_is(order: tuple[int, ...]) -> None:
+    reports = [READY[index] for index in order]
+    assert "ready" not in announce(*reports[:2])
+    assert announce(*reports, READY[2]).count("lineclear ready on http://127.0.0.1:8000\n") == 1
+
+
+def test_ready_names_the_model_its_pool_and_its_drafts() -> None:
+    printed = announce(*READY)
+    assert "model tiny, KV cache 64 tokens, up to 64 tokens a request, 3 draft tokens" in printed
+
+
+def test_the_example_is_one_line_that_can_be_pasted() -> None:
+    printed = announce(*READY)
+    (line,) = (line for line in printed.splitlines() if "curl" in line)
+    assert line.endswith("""-d '{"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}'""")
+    assert "Authorization" not in line
+
+
+def test_the_example_has_a_key_where_one_is_needed() -> None:
+    config = dataclasses.replace(ServeConfig(), gateway=GatewayConfig(api_key=("hunter2",)))
+    printed = announce(*READY, config=config)
+    assert "Authorization: Bearer $KEY" in printed
+    assert "hunter2" not in printed
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("::1", "http://[::1]:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("h", "http://h:80")]
+)
+def test_the_address_can_be_opened(host: str, url: str) -> None:
+    assert f"ready on {url}\n" in announce(("gateway", GatewayListening(host, 80)), *READY[1:])
+
+
+@pytest.mark.parametrize(("name", "missing"), [("gateway", 0), ("worker", 1)])
+def test_ready_is_said_again_after_a_loss(name: str, missing: int) -> None:
+    each, output = announcer()
+    for role, report in READY:
+        each.on_report(role, report)
+    each.on_end(name)
+    each.on_restart(name, "killed by SIGKILL", 0.2, 2)
+    assert "starting life 2" in output.getvalue()
+    each.on_report(*READY[missing])
+    if name == "gateway":
+        assert output.getvalue().count("ready on") == 1
+        each.on_report(*READY[2])
+    assert output.getvalue().count("ready on") == 2
+
+
+def test_progress_is_plain_lines_without_a_terminal() -> None:
+    assert announce(("worker", Loading("reading [weights]", 0, 1))) == "worker: reading [weights]\n"

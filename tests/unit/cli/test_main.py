@@ -1,0 +1,86 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lineclear import __version__
+from lineclear.cli.main import COMMANDS, main
+
+
+def test_help_lists_the_public_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    listed = {words[0] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    assert {"serve", "chat", "config"} <= listed
+    assert not {"worker", "gateway"} & listed
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"lineclear {__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "serve" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["nonsense"], ["config", "--nonsense"], ["config", "--por", "1"]])
+def test_what_is_unknown_is_refused(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("command", [name for name, entry in COMMANDS.items() if entry.summary])
+def test_every_public_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert COMMANDS[command].summary in capsys.readouterr().out
+
+
+def test_light_commands_import_neither_torch_nor_the_gateway() -> None:
+    script = (
+        "import sys; from lineclear.cli.main import main; main(['config']);"
+        "import lineclear.cli.serve, lineclear.cli.chat;"
+        "heavy = {'torch', 'uvicorn', 'tokenizers', 'transformers'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_config_prints_what_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--port", "9", "--no-batch-invariant", "--api-key", "a", "--api-key", "b"]) == 0
+    printed = capsys.readouterr().out
+    assert "flag --port" in printed
+    assert "batch_invariant = false" in printed
+
+
+def test_config_reads_the_file_that_a_flag_or_the_variable_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text("port = 9\n")
+    assert main(["config", "--config", str(path)]) == 0
+    by_flag = capsys.readouterr().out
+    monkeypatch.setenv("LINECLEAR_CONFIG", str(path))
+    assert main(["config"]) == 0
+    assert capsys.readouterr().out == by_flag
+    assert f"file {path}" in by_flag
+
+
+def test_a_users_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--port", "x"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lineclear: error: port: got 'x'")
+    assert error.count("\n") == 1
+
+
+def test_a_model_that_is_not_there_is_a_users_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["serve", "--model", str(tmp_path)]) == 2
+    assert "lineclear-tiny" in capsys.readouterr().err
