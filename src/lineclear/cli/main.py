@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": CommandEntry("lineclear.cli.serve", "Serve a model over HTTP."),
     "chat": CommandEntry("lineclear.cli.chat", "Chat with a running server."),
     "config": CommandEntry("lineclear.cli.config", "Print every option's value and where it came from."),
+    "eval": CommandEntry("lineclear.cli.eval", "Print the bundled model's figures on held-out data."),
     "gateway": CommandEntry("lineclear.cli.gateway", None),
     "worker": CommandEntry("lineclear.cli.worker", None),
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lineclear.base.errors import CheckpointError
 from lineclear.bundled.corpus import load_corpus
 from lineclear.bundled.edit_tasks import HELD_OUT_FIRST_SEED, EditTask, check
 from lineclear.bundled.edit_tasks import generate as generate_task
@@ -19,8 +20,7 @@ from lineclear.evaluation.figures import Figure
 from lineclear.evaluation.generate import Generation, Prompt, StepHook, generate
 from lineclear.gateway.conversation import Conversation, Message, ToolDefinition
 from lineclear.gateway.detokenize import detokenize
-from lineclear.gateway.template import ChatTemplate
-from lineclear.gateway.tokenization import Tokenization
+from lineclear.gateway.served_model import TextAssets, load_text_assets
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.speculate.counters import accept_length, accept_rate
@@ -67,7 +67,7 @@ class BundledEvaluation:
         self._model_dir = model_dir
         self._config = config
         self._size = size
-        self._chat = load_chat(model_dir)
+        self._assets = load_text_assets(model_dir)
 
     def run(self) -> Iterator[Figure]:
         """Run everything; figures come as they are known."""
@@ -115,18 +115,18 @@ class BundledEvaluation:
         return generate(self._engine(prefix_cache=False), [each.prompt for each in asked], after_step=hook)
 
     def _engine(self, *, prefix_cache: bool = True) -> Engine:
-        config = replace(self._config, prefix_cache=prefix_cache, max_waiting=self._size.num_edit_tasks)
+        config = replace(self._config, max_waiting=2 * self._size.num_edit_tasks)
         return build_engine(config, self._model_dir)
 
     def _ask(self, seed: int) -> _Asked:
         task = generate_task(seed)
-        token_ids = self._chat.prompt(task)
-        answer_len = len(self._chat.tokenization.encode_prompt(task.answer_text, add_special_tokens=False))
+        token_ids = _prompt_token_ids(self._assets, task)
+        answer_len = len(self._assets.tokenization.encode_prompt(task.answer_text, add_special_tokens=False))
         sampling = SamplingParams(max_tokens=answer_len + ANSWER_MARGIN, temperature=0.0)
         return _Asked(task, Prompt(tuple(token_ids), sampling))
 
     def _is_exact(self, asked: _Asked, generation: Generation) -> bool:
-        text = detokenize(self._chat.tokenization.vocabulary, generation.token_ids)
+        text = detokenize(self._assets.tokenization.vocabulary, generation.token_ids)
         return generation.finish_reason == "stop" and check(asked.task, text)
 
     def _code_prompts(self) -> list[Prompt]:
@@ -134,31 +134,25 @@ class BundledEvaluation:
         sampling = SamplingParams(max_tokens=CODE_OUTPUT_LEN, temperature=0.0, ignore_eos=True)
         prompts: list[Prompt] = []
         for text in sorted(load_corpus().held_out, key=len, reverse=True)[: self._size.num_code_prompts]:
-            token_ids = self._chat.tokenization.encode_text(text)
+            token_ids = self._assets.tokenization.encode_text(text)
             if len(token_ids) >= 2 * CODE_PROMPT_LEN:
                 start = (len(token_ids) - CODE_PROMPT_LEN) // 2
                 prompts.append(Prompt(tuple(token_ids[start : start + CODE_PROMPT_LEN]), sampling))
         return prompts
 
 
-@dataclass(frozen=True)
-class Chat:
-    """A checkpoint's template and tokenizer."""
-
-    template: ChatTemplate
-    tokenization: Tokenization
-
-    def prompt(self, task: EditTask) -> list[int]:
-        """The tokens that ask for a task's answer."""
-        conversation = Conversation(
-            messages=tuple(Message(role=message["role"], content=message["content"]) for message in task.messages),
-            tools=tuple(
-                ToolDefinition(tool["function"]["name"], tool["function"]["parameters"], tool)
-                for tool in task.tools or ()
-            ),
-        )
-        rendered = self.template.render(conversation)
-        return self.tokenization.encode_rendered(rendered.text, rendered.guard)
+def _prompt_token_ids(assets: TextAssets, task: EditTask) -> list[int]:
+    """The tokens that ask for a task's answer."""
+    if assets.template is None:
+        raise CheckpointError("chat_template.jinja", "absent", "a chat template, to ask edit tasks with")
+    conversation = Conversation(
+        messages=tuple(Message(role=message["role"], content=message["content"]) for message in task.messages),
+        tools=tuple(
+            ToolDefinition(tool["function"]["name"], tool["function"]["parameters"], tool) for tool in task.tools or ()
+        ),
+    )
+    rendered = assets.template.render(conversation)
+    return assets.tokenization.encode_rendered(rendered.text, rendered.guard)
 
 
 def _sampled(prompt: Prompt, number: int) -> Prompt:

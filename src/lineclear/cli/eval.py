@@ -1,0 +1,36 @@
+"""`lineclear eval`: the bundled model's figures on held-out data, through the serving engine."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from lineclear.cli.option_flags import add_option_flags, resolve_arguments
+from lineclear.cli.serve import locate_model
+from lineclear.evaluation.bundled import BundledEvaluation, EvaluationSize
+from lineclear.evaluation.figures import Figure, write_figures
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `serve`, and how much to run."""
+    default = EvaluationSize()
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument(
+        "--edit-tasks", type=int, default=default.num_edit_tasks, help="edit tasks (default %(default)s)"
+    )
+    parser.add_argument(
+        "--code-prompts", type=int, default=default.num_code_prompts, help="code continuations (default %(default)s)"
+    )
+    add_option_flags(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print each figure as it is known."""
+    config = locate_model(resolve_arguments(arguments).config)
+    size = replace(EvaluationSize(), num_edit_tasks=arguments.edit_tasks, num_code_prompts=arguments.code_prompts)
+    figures: list[Figure] = []
+    for figure in BundledEvaluation(Path(config.source.model), config.engine, size).run():
+        print(figure.line(), flush=True)
+        figures.append(figure)
+    if arguments.json is not None:
+        write_figures(figures, arguments.json)
+    return 0
