@@ -49,7 +49,7 @@ def worker(behaviour: str) -> None:
     if behaviour == "babble" and start.life == 1:
         report("hello")  # pyright: ignore[reportArgumentType]
         signal.pause()
-    report(Loading("loading a model", 0, 1))
+    report(Loading("loading a model"))
     report(WorkerReady(FACTS, 0.0))
     signal.pause()
 

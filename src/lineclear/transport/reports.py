@@ -10,11 +10,9 @@ from lineclear.protocol.wire import ModelFacts
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
-    """A stage of a worker's start: what it is doing, and how much of that is done (units are the stage's own)."""
+    """What a worker that is starting is doing."""
 
     stage: str
-    num_done: int
-    num_total: int
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):

@@ -35,8 +35,10 @@ def run_worker(config: ServeConfig, *, control_endpoint: str, worker_id: str, li
         CheckpointError: The model cannot be loaded.
     """
     started = time.monotonic()
-    report(Loading("loading the model", 0, 1))
-    engine = build_engine(config.engine, Path(config.source.model))
+    model_dir = Path(config.source.model)
+    size_mb = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) / 1e6
+    report(Loading(f"loading {size_mb:,.0f} MB of weights"))
+    engine = build_engine(config.engine, model_dir)
     gc.collect()
     gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
     facts = model_facts(config, num_blocks=engine.store.num_blocks)

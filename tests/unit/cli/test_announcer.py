@@ -77,4 +77,4 @@ def test_ready_is_said_again_after_a_loss(name: str, missing: int) -> None:
 
 
 def test_progress_is_plain_lines_without_a_terminal() -> None:
-    assert announce(("worker", Loading("reading [weights]", 0, 1))) == "worker: reading [weights]\n"
+    assert announce(("worker", Loading("reading [weights]"))) == "worker: reading [weights]\n"

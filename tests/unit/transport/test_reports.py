@@ -16,7 +16,7 @@ from lineclear.transport.reports import (
 @pytest.mark.parametrize(
     "report",
     [
-        Loading("weights", 1, 2),
+        Loading("weights"),
         WorkerReady(FACTS, 1.5),
         GatewayListening("::1", 80),
         GatewayServing(1),
