@@ -1,0 +1,1 @@
+"""One codec for each API: bodies in, answers out."""

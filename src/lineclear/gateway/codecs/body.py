@@ -1,0 +1,130 @@
+"""Bodies of OpenAI's APIs: the fields they share, and how a body that makes no sense is refused.
+
+Unknown fields are ignored, as clients of many servers expect. Fields that would change the answer in a way that is not
+served are refused by name.
+"""
+
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from lineclear.gateway.errors import InvalidRequestError
+
+_PATH = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
+
+_EXPECTED = re.compile(r"Expected (?P<allowed>.+?)(?:, got (?P<got>.+))?")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+BodyT = TypeVar("BodyT")
+
+StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+StopStrings = StopString | Annotated[list[StopString], msgspec.Meta(max_length=16)]
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream says besides the answer."""
+
+    include_usage: bool | None = None
+
+
+class LineclearOptions(msgspec.Struct):
+    """Lineclear's own wishes."""
+
+    draft_figures: bool = False
+    """Answer how the drafts of each choice fared."""
+
+
+class GenerationBody(msgspec.Struct, kw_only=True):
+    """The fields that all generating APIs of OpenAI share, and those that servers of open models add."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stop: StopStrings | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    skip_special_tokens: bool | None = None
+    lineclear: LineclearOptions | None = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The stop strings, whichever way they were given."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def want_draft_figures(self) -> bool:
+        """Whether the answer tells how the drafts fared."""
+        return self.lineclear is not None and self.lineclear.draft_figures
+
+
+def decode_body(body: bytes, kind: type[BodyT]) -> BodyT:
+    """Read a JSON body.
+
+    Raises:
+        InvalidRequestError: It is not JSON, or a field has the wrong type.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except RecursionError:
+        raise InvalidRequestError("the body is nested too deeply", None, "invalid_json") from None
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        hint = " (a string holds half of a surrogate pair?)" if _SURROGATE.search(body) else ""
+        raise InvalidRequestError(f"the body is not valid JSON: {error}{hint}", None, "invalid_json") from None
+
+
+def convert_field(value: object, kind: type[BodyT], path: str) -> BodyT:
+    """Read a part of a body that was decoded without a type.
+
+    Raises:
+        InvalidRequestError: It has the wrong shape.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error), path) from None
+
+
+def _wrong_field(message: str, parent: str = "") -> InvalidRequestError:
+    found = _PATH.search(message)
+    path = found["path"] if found else ""
+    reason = _in_our_words(message[: found.start()] if found else message)
+    missing = _MISSING.search(message)
+    names = [name for name in (parent, path, missing["name"] if missing else "") if name]
+    param = ".".join(names).replace(".[", "[") or None
+    return InvalidRequestError(f"{param}: {reason}" if param else reason, param, "invalid_type")
+
+
+def _in_our_words(reason: str) -> str:
+    expected = _EXPECTED.fullmatch(reason)
+    if expected is None:
+        return reason
+    got = expected["got"] or "another value"
+    return f"got {got}, allowed: {expected['allowed']}".replace("`", "")
+
+
+JsonValue = Any
+"""A value that is looked at later, or only passed on."""

@@ -1,0 +1,398 @@
+"""Requests to workers, outputs back, and what happens when a worker is lost in between.
+
+    submit ──▶ placed ──outputs──▶ every choice has its ending
+                  │ worker lost
+                  ├── nothing was delivered, attempts left ──▶ Restarted ──▶ placed again, or waiting for a worker
+                  └── otherwise ──▶ Failed
+
+Owns the control links. Everything runs on the event loop, and nothing here blocks.
+
+Invariants:
+1. A generation gets outputs of its current attempt only: each attempt has sequences of its own.
+2. Each `SubmitSequence` that was sent is waited for until its final output or until its worker is lost, also when
+   nobody is interested any more: a worker's room is only free when the worker says so.
+3. Once something was delivered to the client, a generation is never restarted.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from lineclear.base.ids import WorkerId
+from lineclear.config.components import ServeConfig
+from lineclear.gateway.errors import ApiError, GenerationError, OverloadedError, UnavailableError, refuse
+from lineclear.gateway.generation import GenerationRequest
+from lineclear.gateway.mailbox import Mailbox
+from lineclear.gateway.worker_table import Worker, WorkerTable
+from lineclear.protocol import wire
+from lineclear.transport.endpoint import Endpoint
+from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerLost, WorkerMessage
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+"""How often one request is begun. A request that ends three workers is the reason, not the victim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A worker's output for a choice."""
+
+    choice_idx: int
+    output: wire.SequenceOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """Forget every output: the request begins again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """There will be no more outputs."""
+
+    error: ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """The client closed its connection."""
+
+
+GenerationEvent: TypeAlias = Output | Restarted | Failed | ClientGone
+
+
+class Generation:
+    """One request in the hands of the dispatcher, and what the reader of its outputs holds.
+
+    `events` is read by one reader. `mark_delivered` says that the client has been sent something that cannot be taken
+    back.
+    """
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request = request
+        self.events: Mailbox[GenerationEvent] = Mailbox()
+        self.sequence_ids: set[int] = set()
+        self.num_attempts = 0
+        self.is_delivered = False
+        self.is_closed = False
+        self.give_up: asyncio.TimerHandle | None = None
+
+    def mark_delivered(self) -> None:
+        """From now on a lost worker is a failure."""
+        self.is_delivered = True
+
+
+@dataclass(frozen=True, slots=True)
+class _SequencePlace:
+    """Whose choice a sequence is."""
+
+    generation: Generation
+    choice_idx: int
+
+
+@dataclass(frozen=True)
+class DispatchStatistics:
+    """Totals since start, apart from the first two."""
+
+    num_sequences: int
+    num_waiting_for_worker: int
+    num_restarts: int
+    num_unknown_outputs: int
+    num_workers_lost: int
+
+
+class Dispatcher:
+    """Chooses workers and carries messages.
+
+    Args:
+        config: the whole configuration.
+        on_workers_changed: told how many workers take requests, whenever that changes.
+    """
+
+    def __init__(self, config: ServeConfig, on_workers_changed: Callable[[int], None]) -> None:
+        self._start_timeout_seconds = config.gateway.start_timeout_seconds
+        self._links = WorkerLinks(config.link, self._on_event)
+        self._table: WorkerTable[LinkId] = WorkerTable(config.engine.max_waiting)
+        self._places: dict[int, _SequencePlace] = {}
+        self._waiting: list[Generation] = []
+        self._next_id = itertools.count(1)
+        self._facts: wire.ModelFacts | None = None
+        self._is_draining = False
+        self._change: asyncio.Future[None] | None = None
+        self._on_workers_changed = on_workers_changed
+        self._num_restarts = 0
+        self._num_unknown_outputs = 0
+        self._num_workers_lost = 0
+
+    @property
+    def facts(self) -> wire.ModelFacts | None:
+        """What the last worker that connected said of its model; `None` before the first."""
+        return self._facts
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a new request would be accepted, room provided."""
+        return self._table.has_serving and not self._is_draining
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The connected workers."""
+        return list(self._table.workers.values())
+
+    def statistics(self) -> DispatchStatistics:
+        """The counts."""
+        return DispatchStatistics(
+            len(self._places), len(self._waiting), self._num_restarts, self._num_unknown_outputs, self._num_workers_lost
+        )
+
+    async def listen(self, endpoint: Endpoint) -> Endpoint:
+        """Accept workers; returns the endpoint they can reach."""
+        return await self._links.listen(endpoint)
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        """Accept a request, or refuse it before anything was promised to the client.
+
+        Raises:
+            UnavailableError: The server is draining, or has no worker.
+            OverloadedError: Everything is full.
+            InvalidRequestError: It has more choices than any worker takes.
+        """
+        self.refuse_unavailable()
+        num_choices = len(request.choices)
+        if num_choices > self._table.most_capacity:
+            raise refuse(
+                "n", num_choices, f"at most {self._table.most_capacity} choices: more are never served at once"
+            )
+        link_id = self._table.choose(num_choices)
+        if link_id is None or self._waiting:
+            raise OverloadedError("the server is full; try again later", None, "server_overloaded")
+        generation = Generation(request)
+        self._place(generation, link_id)
+        return generation
+
+    def refuse_unavailable(self) -> None:
+        """Refuse a request that could not be accepted whatever it says.
+
+        Raises:
+            UnavailableError: The server is draining, or has no worker.
+        """
+        if self._is_draining:
+            raise UnavailableError("the server is shutting down", None, "server_draining")
+        if not self._table.has_serving:
+            raise UnavailableError("no worker is ready; try again later", None, "no_worker")
+
+    def close(self, generation: Generation) -> None:
+        """The reader is done with a generation: whatever still runs of it is cancelled."""
+        if generation.is_closed:
+            return
+        generation.is_closed = True
+        self._stop_waiting(generation)
+        for sequence_id in generation.sequence_ids:
+            self._cancel_sequence(sequence_id)
+
+    def cancel_choice(self, generation: Generation, choice_idx: int) -> None:
+        """End one choice, whose answer is complete for other reasons than the worker's."""
+        for sequence_id in generation.sequence_ids:
+            if self._places[sequence_id].choice_idx == choice_idx:
+                self._cancel_sequence(sequence_id)
+
+    def begin_drain(self) -> None:
+        """Accept nothing more."""
+        self._is_draining = True
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every open request with an error."""
+        generations = {id(place.generation): place.generation for place in self._places.values()}
+        generations |= {id(generation): generation for generation in self._waiting}
+        for generation in generations.values():
+            self._stop_waiting(generation)
+            self._fail(generation, error)
+
+    async def drain_workers(self, timeout_seconds: float) -> bool:
+        """Let the workers finish what they have, cancelled sequences included; returns whether all did in time."""
+        for link_id, worker in self._table.workers.items():
+            worker.is_draining = True
+            self._links.send(link_id, wire.Drain())
+        return await self._wait_until(lambda: all(worker.is_drained for worker in self.workers), timeout_seconds)
+
+    async def query_statistics(self, timeout_seconds: float) -> None:
+        """Ask every worker for its figures and wait for the answers, not longer than the timeout."""
+        asked = list(self._table.workers.items())
+        before = {link_id: worker.statistics for link_id, worker in asked}
+        for link_id, _ in asked:
+            self._links.send(link_id, wire.QueryStatistics())
+        await self._wait_until(
+            lambda: all(
+                worker.statistics is not before[link_id] for link_id, worker in asked if self._is_here(link_id)
+            ),
+            timeout_seconds,
+        )
+
+    async def stop(self) -> None:
+        """Close the links."""
+        self._is_draining = True
+        await self._links.close()
+
+    def _place(self, generation: Generation, link_id: LinkId) -> None:
+        generation.num_attempts += 1
+        messages: list[wire.SubmitSequence] = []
+        for choice_idx, choice in enumerate(generation.request.choices):
+            sequence_id = next(self._next_id)
+            self._places[sequence_id] = _SequencePlace(generation, choice_idx)
+            messages.append(
+                wire.SubmitSequence(
+                    sequence_id=sequence_id,
+                    request_id=generation.request.request_id,
+                    prompt_token_ids=choice.prompt_token_ids,
+                    sampling=choice.sampling,
+                    want_draft_counts=generation.request.want_draft_counts,
+                )
+            )
+        generation.sequence_ids = {message.sequence_id for message in messages}
+        self._table.assign(link_id, list(generation.sequence_ids))
+        for message in messages:
+            self._links.send(link_id, message)  # if the link has ended, WorkerLost is on its way
+
+    def _cancel_sequence(self, sequence_id: int) -> None:
+        for link_id, worker in self._table.workers.items():
+            if sequence_id in worker.sequence_ids:
+                self._links.send(link_id, wire.CancelSequence(sequence_id=sequence_id))
+
+    def _on_event(self, event: LinkEvent) -> None:
+        match event:
+            case WorkerConnected(link_id, hello):
+                self._on_connected(link_id, hello)
+            case WorkerMessage(link_id, message):
+                self._on_message(link_id, message)
+            case WorkerLost(link_id, reason):
+                self._on_lost(link_id, reason)
+            case _:
+                assert_never(event)
+        self._announce_change()
+
+    def _on_connected(self, link_id: LinkId, hello: wire.WorkerHello) -> None:
+        logger.info("worker %s, life %d, is ready", hello.worker_id, hello.life)
+        self._table.connect(link_id, hello)
+        self._facts = hello.model
+        self._report_workers()
+        self._place_waiting()
+
+    def _on_message(self, link_id: LinkId, message: wire.ToGateway) -> None:
+        worker = self._table.workers[link_id]
+        match message:
+            case wire.StepOutputs(outputs=outputs):
+                for output in outputs:
+                    self._on_output(link_id, output)
+            case wire.WorkerStatistics():
+                worker.statistics = message
+            case wire.Drained():
+                worker.is_drained = True
+            case wire.InvariantsChecked(ok=ok, detail=detail):
+                logger.log(
+                    logging.INFO if ok else logging.ERROR, "invariants of %s: %s", worker.hello.worker_id, detail
+                )
+            case wire.WorkerHello():
+                logger.error("worker %s said hello twice", worker.hello.worker_id)
+            case _:
+                assert_never(message)
+
+    def _on_output(self, link_id: LinkId, output: wire.SequenceOutput) -> None:
+        place = self._places.get(output.sequence_id)
+        worker = self._table.workers[link_id]
+        if place is None or output.sequence_id not in worker.sequence_ids:
+            self._num_unknown_outputs += 1
+            return
+        generation = place.generation
+        if output.finish_reason is not None:
+            self._table.finish(link_id, output.sequence_id)
+            del self._places[output.sequence_id]
+            generation.sequence_ids.discard(output.sequence_id)
+        if not generation.is_closed:
+            generation.events.put(Output(place.choice_idx, output))
+        if output.finish_reason is not None:
+            self._place_waiting()
+
+    def _on_lost(self, link_id: LinkId, reason: str) -> None:
+        worker = self._table.workers[link_id]
+        logger.warning("worker %s, life %d, is lost: %s", worker.hello.worker_id, worker.hello.life, reason)
+        self._num_workers_lost += 1
+        lost_ids = self._table.lose(link_id)
+        self._report_workers()
+        generations = {id(place.generation): place.generation for place in map(self._places.pop, sorted(lost_ids))}
+        for generation in generations.values():
+            generation.sequence_ids.clear()
+            if not generation.is_closed:
+                self._begin_again(generation, WorkerId(worker.hello.worker_id))
+
+    def _begin_again(self, generation: Generation, worker_id: WorkerId) -> None:
+        if generation.is_delivered:
+            self._fail(
+                generation, GenerationError(f"worker {worker_id} was lost during the answer", None, "worker_lost")
+            )
+        elif generation.num_attempts >= MAX_ATTEMPTS:
+            message = f"worker {worker_id} was lost; given up after {MAX_ATTEMPTS} attempts"
+            self._fail(generation, GenerationError(message, None, "worker_lost"))
+        else:
+            self._num_restarts += 1
+            generation.events.put(Restarted())
+            self._wait_for_worker(generation)
+            self._place_waiting()
+
+    def _wait_for_worker(self, generation: Generation) -> None:
+        loop = asyncio.get_running_loop()
+        generation.give_up = loop.call_later(self._start_timeout_seconds, self._on_waited_too_long, generation)
+        self._waiting.append(generation)
+
+    def _on_waited_too_long(self, generation: Generation) -> None:
+        self._stop_waiting(generation)
+        message = f"the worker was lost, and no other was ready within {self._start_timeout_seconds} s"
+        self._fail(generation, UnavailableError(message, None, "no_worker"))
+
+    def _stop_waiting(self, generation: Generation) -> None:
+        if generation.give_up is not None:
+            generation.give_up.cancel()
+            generation.give_up = None
+        if generation in self._waiting:
+            self._waiting.remove(generation)
+
+    def _place_waiting(self) -> None:
+        """Place those that wait, first come, first served."""
+        while self._waiting:
+            generation = self._waiting[0]
+            link_id = self._table.choose(len(generation.request.choices))
+            if link_id is None:
+                return
+            self._stop_waiting(generation)
+            self._place(generation, link_id)
+
+    def _fail(self, generation: Generation, error: ApiError) -> None:
+        if not generation.is_closed:
+            generation.events.put(Failed(error))
+
+    def _report_workers(self) -> None:
+        self._on_workers_changed(sum(not worker.is_draining for worker in self.workers))
+
+    def _is_here(self, link_id: LinkId) -> bool:
+        return link_id in self._table.workers
+
+    def _announce_change(self) -> None:
+        """Wake whoever waits for something that an event may have brought."""
+        if self._change is not None:
+            self._change.set_result(None)
+            self._change = None
+
+    async def _wait_until(self, is_met: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Wait until a condition on the workers is met; returns whether it was in time."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not is_met():
+                    if self._change is None:
+                        self._change = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._change)
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,94 @@
+"""One request inside the gateway, whichever API it came through, and the codecs' side of it.
+
+    body ─ Codec.prepare (in a thread) ─▶ ApiCall(GenerationRequest, Reply) ─ Dispatcher ─▶ outputs ─ Reply ─▶ bytes
+
+A codec knows one API: its fields, its errors' names, the shape of its answers. It knows nothing of workers, and what
+lies between knows nothing of APIs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lineclear.base.ids import RequestId
+from lineclear.gateway.choice import AnswerFormat, ChoiceDelta
+from lineclear.gateway.collected import CollectedChoice
+from lineclear.gateway.errors import ApiError
+from lineclear.gateway.served_model import ServedModel
+from lineclear.gateway.usage import Usage
+from lineclear.protocol.sampling import SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceRequest:
+    """One sequence to generate. Choices of one prompt share its list."""
+
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """What is generated for one client call; the choices are counted as the client counts them."""
+
+    request_id: RequestId
+    choices: tuple[ChoiceRequest, ...]
+    answer_format: AnswerFormat
+    want_draft_counts: bool = False
+
+
+class Reply(Protocol):
+    """How one API says an answer. One object serves one request, whole or as a stream."""
+
+    def begin(self) -> bytes:
+        """What a stream says before the first token."""
+        ...
+
+    def delta(self, choice_idx: int, delta: ChoiceDelta) -> bytes:
+        """What a stream says of a delta; nothing if there is nothing to say."""
+        ...
+
+    def end(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
+        """What a stream says last; the choices hold no text then."""
+        ...
+
+    def failure(self, error: ApiError) -> bytes:
+        """What a stream says when it cannot be completed."""
+        ...
+
+    def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
+        """The body of an answer in one piece."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiCall:
+    """A prepared request and the reply to it."""
+
+    request: GenerationRequest
+    reply: Reply
+    is_stream: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallContext:
+    """What a codec is told besides the body. `created` is in seconds since the epoch."""
+
+    request_id: RequestId
+    created: int
+    model: ServedModel
+
+
+class Codec(Protocol):
+    """One API that generates text."""
+
+    api: str
+    """The API's name in metrics."""
+
+    def prepare(self, body: bytes, context: CallContext) -> ApiCall:
+        """Read a body: everything about it that can be wrong is found here.
+
+        Raises:
+            ApiError: The request cannot be served as it stands.
+        """
+        ...

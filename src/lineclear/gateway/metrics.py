@@ -1,0 +1,192 @@
+"""Figures for Prometheus: the gateway's own, and those of the workers as they last reported them.
+
+Labels are words from closed lists and the names of model and workers, never a session, a path or anybody's text.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lineclear.gateway.dispatch import DispatchStatistics
+from lineclear.gateway.ledger import LedgerStatistics
+from lineclear.gateway.usage import Usage
+from lineclear.gateway.worker_table import Worker
+from lineclear.protocol.wire import WorkerStatistics
+from lineclear.speculate.counters import accept_length, accept_rate
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_ITL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_DURATION_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+_PREPARE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+@dataclass(frozen=True)
+class GatewaySnapshot:
+    """What is read at the moment of a scrape."""
+
+    ledger: LedgerStatistics
+    dispatch: DispatchStatistics
+    workers: list[Worker]
+
+
+class GatewayMetrics:
+    """The metrics of one gateway.
+
+    Args:
+        snapshot: reads the state at the moment of a scrape.
+    """
+
+    def __init__(self, snapshot: Callable[[], GatewaySnapshot]) -> None:
+        registry = self._registry = CollectorRegistry()
+        registry.register(_SnapshotCollector(snapshot))
+        self.requests = Counter(
+            "lineclear_requests",
+            "Requests that ended, by how; error_type is empty for answers.",
+            ["api", "stream", "status", "error_type"],
+            registry=registry,
+        )
+        self.inflight = Gauge(
+            "lineclear_requests_inflight", "Requests in work, preparation included.", ["api"], registry=registry
+        )
+        self.disconnects = Counter(
+            "lineclear_client_disconnects", "Requests whose client left early.", ["phase"], registry=registry
+        )
+        self.rejections = Counter(
+            "lineclear_admission_rejected",
+            "Requests refused for want of room or workers.",
+            ["reason"],
+            registry=registry,
+        )
+        self.keep_alives = Counter(
+            "lineclear_sse_keepalives", "Comments sent while there was no news.", registry=registry
+        )
+        self.tool_calls = Counter("lineclear_tool_calls", "Tool calls in answers.", ["result"], registry=registry)
+        self.time_to_first_token = _histogram(
+            registry, "time_to_first_token", "From a request's last byte to its first token.", _TTFT_BUCKETS
+        )
+        self.inter_token_latency = _histogram(
+            registry, "inter_token_latency", "From one output to the next, divided by its tokens.", _ITL_BUCKETS
+        )
+        self.request_duration = _histogram(
+            registry, "request_duration", "From a request's last byte to the end of its answer.", _DURATION_BUCKETS
+        )
+        self.prepare_seconds = _histogram(
+            registry, "prepare", "Reading, rendering and tokenizing a body.", _PREPARE_BUCKETS
+        )
+        self._prompt_tokens = Counter(
+            "lineclear_prompt_tokens", "Prompt tokens of answered requests.", ["cache"], registry=registry
+        )
+        self._output_tokens = Counter(
+            "lineclear_output_tokens", "Output tokens of answered requests.", ["kind"], registry=registry
+        )
+
+    def count_usage(self, usage: Usage) -> None:
+        """Count the tokens of an answer."""
+        self._prompt_tokens.labels("hit").inc(usage.num_cached_tokens)
+        self._prompt_tokens.labels("miss").inc(usage.num_prompt_tokens - usage.num_cached_tokens)
+        self._output_tokens.labels("reasoning").inc(usage.num_reasoning_tokens)
+        self._output_tokens.labels("text").inc(usage.num_completion_tokens - usage.num_reasoning_tokens)
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+def _histogram(registry: CollectorRegistry, name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
+    return Histogram(f"lineclear_{name}_seconds", help_text, buckets=buckets, registry=registry)
+
+
+class _SnapshotCollector(Collector):
+    """Metrics that are states or totals kept elsewhere."""
+
+    def __init__(self, snapshot: Callable[[], GatewaySnapshot]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics at this moment."""
+        snapshot = self._snapshot()
+        dispatch, ledger = snapshot.dispatch, snapshot.ledger
+        yield _gauge("requests_open", "Accepted requests without an ending.", ledger.num_open)
+        yield _gauge("requests_queued", "Requests that wait for a worker.", dispatch.num_waiting_for_worker)
+        yield _counter("retries", "Requests begun again because their worker was lost.", dispatch.num_restarts)
+        yield _counter("workers_lost", "Workers that were lost.", dispatch.num_workers_lost)
+        yield _counter("unknown_outputs", "Outputs for sequences nobody asked for.", dispatch.num_unknown_outputs)
+        endings = CounterMetricFamily(
+            "lineclear_requests_ended", "Accepted requests by their ending.", labels=["outcome"]
+        )
+        for outcome, count in ledger.num_ended.items():
+            endings.add_metric([outcome.value], count)
+        yield endings
+        yield from _worker_metrics(snapshot.workers)
+
+
+def _used_ratio(statistics: WorkerStatistics) -> float | None:
+    return 1 - statistics.blocks_free / statistics.blocks_total if statistics.blocks_total else None
+
+
+_WORKER_GAUGES: dict[str, tuple[str, Callable[[WorkerStatistics], float | None]]] = {
+    "running": ("Sequences that run.", lambda statistics: statistics.num_running),
+    "waiting": ("Sequences that wait.", lambda statistics: statistics.num_waiting),
+    "blocks_free": ("KV blocks that nobody holds.", lambda statistics: statistics.blocks_free),
+    "blocks_held": ("KV blocks that are held.", lambda statistics: statistics.blocks_held),
+    "blocks_quarantined": ("KV blocks that nobody may use.", lambda statistics: statistics.blocks_quarantined),
+    "blocks_total": ("KV blocks of the pool.", lambda statistics: statistics.blocks_total),
+    "kv_used_ratio": ("Share of the KV blocks that is not free.", _used_ratio),
+    "accept_length": ("Tokens per verify since start.", lambda statistics: accept_length(statistics.draft)),
+    "accept_rate": ("Share of drafts accepted since start.", lambda statistics: accept_rate(statistics.draft)),
+}
+
+_WORKER_COUNTERS: dict[str, tuple[str, Callable[[WorkerStatistics], float]]] = {
+    "preemptions": ("Sequences that lost their blocks and were computed again.", lambda each: each.num_preemptions),
+    "prompt_tokens": ("Prompt tokens of admitted sequences.", lambda each: each.prompt_tokens),
+    "cached_prompt_tokens": ("Prompt tokens found in the cache.", lambda each: each.cached_prompt_tokens),
+    "output_tokens": ("Tokens generated.", lambda each: each.output_tokens),
+    "steps": ("Engine steps.", lambda each: each.steps),
+    "step_seconds": ("Time in engine steps.", lambda each: each.step_seconds_total),
+    "verifies": ("Verifies of drafts.", lambda each: each.draft.num_verifies),
+}
+
+
+def _worker_metrics(workers: list[Worker]) -> Iterator[Metric]:
+    up = GaugeMetricFamily("lineclear_worker_up", "Connected workers.", labels=["worker", "life"])
+    for worker in workers:
+        up.add_metric([worker.hello.worker_id, str(worker.hello.life)], 1)
+    yield up
+    reported = [(worker.hello.worker_id, worker.statistics) for worker in workers if worker.statistics is not None]
+    for name, (help_text, read) in _WORKER_GAUGES.items():
+        gauge = GaugeMetricFamily(f"lineclear_worker_{name}", help_text, labels=["worker"])
+        for worker_id, statistics in reported:
+            value = read(statistics)
+            if value is not None:
+                gauge.add_metric([worker_id], value)
+        yield gauge
+    for name, (help_text, read_total) in _WORKER_COUNTERS.items():
+        counter = CounterMetricFamily(f"lineclear_worker_{name}", help_text, labels=["worker"])
+        for worker_id, statistics in reported:
+            counter.add_metric([worker_id], read_total(statistics))
+        yield counter
+    yield _drafts("proposed", [(name, each.draft.proposed_by_position) for name, each in reported])
+    yield _drafts("accepted", [(name, each.draft.accepted_by_position) for name, each in reported])
+
+
+def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:
+    metric = CounterMetricFamily(
+        f"lineclear_worker_drafts_{verb}", f"Drafts {verb}, by position.", labels=["worker", "position"]
+    )
+    for worker_id, by_position in counts:
+        for position, count in enumerate(by_position):
+            metric.add_metric([worker_id, str(position)], count)
+    return metric
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"lineclear_{name}", help_text, value=value)
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"lineclear_{name}", help_text, value=value)

@@ -1,0 +1,139 @@
+"""The endpoints that answer from what is at hand: models, tokens, health, metrics."""
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from lineclear.gateway.codecs.body import decode_body
+from lineclear.gateway.codecs.chat import ChatBody, read_conversation, render_prompt
+from lineclear.gateway.codecs.model_name import check_model_name
+from lineclear.gateway.detokenize import detokenize
+from lineclear.gateway.errors import NotFoundError, UnavailableError, refuse
+from lineclear.gateway.http import read_body, send_body
+from lineclear.gateway.metrics import CONTENT_TYPE
+from lineclear.gateway.served_model import ServedModel
+from lineclear.gateway.serving import Services
+from lineclear.gateway.sse import encode_json
+
+STATISTICS_TIMEOUT_SECONDS = 1.0
+"""How long a scrape waits for the workers: a worker answers between two steps."""
+
+
+class TokenizeBody(msgspec.Struct):
+    """A text to tokenize; a conversation is read as a `ChatBody`."""
+
+    prompt: str
+    model: str | None = None
+    add_special_tokens: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct):
+    """Tokens to spell."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class _Conversation(msgspec.Struct):
+    """Tells a conversation from a text."""
+
+    messages: Any = msgspec.UNSET
+
+
+class Pages:
+    """The endpoints.
+
+    Args:
+        services: what they work with.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._started = int(time.time())
+
+    async def health(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """The process is alive."""
+        await send_body(send, encode_json({"status": "alive"}))
+
+    async def ready(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Whether a request would be accepted, room provided."""
+        self._services.dispatcher.refuse_unavailable()
+        await send_body(send, encode_json({"status": "ready"}))
+
+    async def metrics(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """The figures of gateway and workers, as of now."""
+        await self._services.dispatcher.query_statistics(STATISTICS_TIMEOUT_SECONDS)
+        await send_body(send, self._services.metrics.render(), content_type=CONTENT_TYPE)
+
+    async def models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """The served models, in a shape that clients of OpenAI and of Anthropic both read."""
+        try:
+            models = [self._model_object(self._services.model())]
+        except UnavailableError:
+            models = []
+        listing: dict[str, Any] = {"object": "list", "data": models, "has_more": False}
+        listing["first_id"] = listing["last_id"] = models[0]["id"] if models else None
+        await send_body(send, encode_json(listing))
+
+    async def one_model(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """One model.
+
+        Raises:
+            NotFoundError: It is not served.
+        """
+        model = self._services.model()
+        name = scope["path_params"]["model"]
+        if name != model.name:
+            raise NotFoundError(f"model: got {name!r}, served: {model.name}", "model", "model_not_found")
+        await send_body(send, encode_json(self._model_object(model)))
+
+    async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The tokens of a text, or of a conversation as the chat API would render it."""
+        body = await read_body(scope, receive, self._services.max_body_bytes)
+        await send_body(send, await self._in_thread(_tokenize, body))
+
+    async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The text of tokens."""
+        body = await read_body(scope, receive, self._services.max_body_bytes)
+        await send_body(send, await self._in_thread(_detokenize, body))
+
+    async def _in_thread(self, work: Any, body: bytes) -> bytes:  # noqa: ANN401
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._services.executor, work, body, self._services.model())
+
+    def _model_object(self, model: ServedModel) -> dict[str, Any]:
+        return {
+            "id": model.name,
+            "object": "model",
+            "type": "model",
+            "display_name": model.name,
+            "created": self._started,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+            "owned_by": "lineclear",
+            "max_model_len": model.max_sequence_len,
+        }
+
+
+def _tokenize(body: bytes, model: ServedModel) -> bytes:
+    if decode_body(body, _Conversation).messages is not msgspec.UNSET:
+        chat = decode_body(body, ChatBody)
+        check_model_name(chat.model, model)
+        _, token_ids = render_prompt(read_conversation(chat), model)
+    else:
+        text = decode_body(body, TokenizeBody)
+        check_model_name(text.model, model)
+        add_special_tokens = text.add_special_tokens is not False
+        token_ids = model.assets.tokenization.encode_prompt(text.prompt, add_special_tokens=add_special_tokens)
+    return encode_json({"count": len(token_ids), "max_model_len": model.max_sequence_len, "tokens": token_ids})
+
+
+def _detokenize(body: bytes, model: ServedModel) -> bytes:
+    request = decode_body(body, DetokenizeBody)
+    check_model_name(request.model, model)
+    for token_id in request.tokens:
+        if not 0 <= token_id < model.vocab_size:
+            raise refuse("tokens", token_id, f"token ids from 0 to {model.vocab_size - 1}")
+    return encode_json({"prompt": detokenize(model.assets.tokenization.vocabulary, request.tokens)})

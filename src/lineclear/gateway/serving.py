@@ -1,0 +1,230 @@
+"""The life of a request that generates text, from its body's last byte to its one ending.
+
+    1  the body is read                                 too large: 413
+    2  the codec prepares it, in a thread                wrong: 4xx
+    3  the dispatcher accepts it                         full: 429, no worker or draining: 503
+       from here on the ledger has it, and headers may go out
+    4  outputs become deltas, deltas become bytes        worker lost: again from 3, if nothing was delivered
+    5  the ledger has its ending: COMPLETED, FAILED or DISCONNECTED
+
+A client that leaves is noticed in every step after the first; what runs for it is cancelled.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope, Send
+
+from lineclear.base.ids import RequestId
+from lineclear.gateway.answer import AnswerReader
+from lineclear.gateway.dispatch import ClientGone, Dispatcher, Generation
+from lineclear.gateway.errors import ApiError, InvalidRequestError, OverloadedError, UnavailableError
+from lineclear.gateway.generation import ApiCall, CallContext, Codec
+from lineclear.gateway.http import ClientDisconnectedError, ClientWatch, EventStream, read_body, send_body
+from lineclear.gateway.ledger import Ledger, Outcome
+from lineclear.gateway.metrics import GatewayMetrics
+from lineclear.gateway.served_model import ServedModel, TextAssets, serve_model
+from lineclear.gateway.sse import KEEP_ALIVE
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 5.0
+"""Silence after which a stream says that it is alive: proxies and clients give up after 30 s and more."""
+
+MAX_PREPARING = 256
+"""Bodies that are prepared or wait for it; each may be large."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """What endpoints work with."""
+
+    dispatcher: Dispatcher
+    ledger: Ledger
+    metrics: GatewayMetrics
+    assets: TextAssets
+    executor: ThreadPoolExecutor
+    served_model_name: str | None
+    max_body_bytes: int
+    keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+
+    def model(self) -> ServedModel:
+        """The model as the last worker described it.
+
+        Raises:
+            UnavailableError: No worker has connected yet.
+        """
+        facts = self.dispatcher.facts
+        if facts is None:
+            raise UnavailableError("no worker is ready yet; try again later", None, "no_worker")
+        return serve_model(self.served_model_name or facts.name, self.assets, facts)
+
+
+class GenerationEndpoint:
+    """An ASGI endpoint that serves one API.
+
+    Args:
+        codec: the API.
+        services: what it works with.
+    """
+
+    def __init__(self, codec: Codec, services: Services) -> None:
+        self._codec = codec
+        self._services = services
+        self._num_preparing = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            ApiError: The request is refused, or failed before anything was sent.
+        """
+        body = await read_body(scope, receive, self._services.max_body_bytes)
+        exchange = _Exchange(self._codec.api, self._services)
+        with self._services.metrics.inflight.labels(self._codec.api).track_inprogress():
+            async with ClientWatch(receive) as watch:
+                try:
+                    await self._serve(body, exchange, watch, send)
+                except ApiError as error:
+                    exchange.record_error(error)
+                    raise
+                except ClientDisconnectedError:
+                    exchange.record_disconnect()
+                    raise
+
+    async def _serve(self, body: bytes, exchange: "_Exchange", watch: ClientWatch, send: Send) -> None:
+        call = await self._prepare(body, exchange)
+        generation = self._services.dispatcher.submit(call.request)
+        watch.call_when_gone(lambda: generation.events.put(ClientGone()))
+        await exchange.answer(call, generation, send)
+
+    async def _prepare(self, body: bytes, exchange: "_Exchange") -> ApiCall:
+        self._services.dispatcher.refuse_unavailable()
+        if self._num_preparing >= MAX_PREPARING:
+            raise OverloadedError("too many requests arrive at once; try again later", None, "server_overloaded")
+        context = CallContext(request_id=exchange.request_id, created=int(time.time()), model=self._services.model())
+        self._num_preparing += 1
+        try:
+            with self._services.metrics.prepare_seconds.time():
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._services.executor, self._codec.prepare, body, context
+                )
+        except RecursionError:
+            raise InvalidRequestError("the body is nested too deeply", None, "invalid_json") from None
+        finally:
+            self._num_preparing -= 1
+
+
+class _Exchange:
+    """One request and what is measured of it."""
+
+    def __init__(self, api: str, services: Services) -> None:
+        self.request_id = RequestId(uuid.uuid4().hex)
+        self._api = api
+        self._services = services
+        self._metrics = services.metrics
+        self._now = asyncio.get_running_loop().time
+        self._started = self._now()
+        self._last_output: float | None = None
+        self._is_stream = False
+        self._phase = "prepare"
+
+    async def answer(self, call: ApiCall, generation: Generation, send: Send) -> None:
+        """Answer an accepted request; its ending is in the ledger when this returns or raises."""
+        self._is_stream = call.is_stream
+        self._phase = "queue"
+        services = self._services
+        vocabulary = services.assets.tokenization.vocabulary
+        reader = AnswerReader(generation, services.dispatcher, vocabulary, self._on_tokens)
+        services.ledger.open(self.request_id)
+        outcome = Outcome.FAILED
+        try:
+            if call.is_stream:
+                has_completed = await self._stream(call, generation, reader, EventStream(send))
+            else:
+                has_completed = await self._whole(call, reader, send)
+            if has_completed:
+                outcome = Outcome.COMPLETED
+                self._record_answer(reader)
+        except ClientDisconnectedError:
+            outcome = Outcome.DISCONNECTED
+            raise
+        finally:
+            services.dispatcher.close(generation)
+            services.ledger.end(self.request_id, outcome)
+            logger.info("request %s (%s) %s after %.3f s", self.request_id, self._api, outcome.value, self._elapsed())
+
+    async def _whole(self, call: ApiCall, reader: AnswerReader, send: Send) -> bool:
+        while not reader.is_complete:
+            await reader.take(None)
+        await send_body(send, call.reply.whole(reader.choices, reader.usage()))
+        return True
+
+    async def _stream(self, call: ApiCall, generation: Generation, reader: AnswerReader, stream: EventStream) -> bool:
+        """Returns whether the stream is complete; if not, whoever called us leaves it without an end."""
+        try:
+            await stream.begin(call.reply.begin())
+            await self._stream_deltas(call, generation, reader, stream)
+            await stream.finish(call.reply.end(reader.choices, reader.usage()))
+        except ApiError as error:
+            self.record_error(error)
+            await stream.write(call.reply.failure(error))
+            return False
+        return True
+
+    async def _stream_deltas(
+        self, call: ApiCall, generation: Generation, reader: AnswerReader, stream: EventStream
+    ) -> None:
+        last_write = self._now()
+        while not reader.is_complete:
+            deltas = await reader.take(max(0.0, last_write + self._services.keep_alive_seconds - self._now()))
+            data = b"".join(call.reply.delta(choice_idx, delta) for choice_idx, delta in deltas)
+            if data:
+                generation.mark_delivered()
+            elif self._now() - last_write >= self._services.keep_alive_seconds:
+                data = KEEP_ALIVE
+                self._metrics.keep_alives.inc()
+            if data:
+                await stream.write(data)
+                last_write = self._now()
+
+    def _on_tokens(self, num_tokens: int) -> None:
+        now = self._now()
+        if self._last_output is None:
+            self._metrics.time_to_first_token.observe(now - self._started)
+            self._phase = "decode"
+        else:
+            self._metrics.inter_token_latency.observe((now - self._last_output) / num_tokens)
+        self._last_output = now
+
+    def _record_answer(self, reader: AnswerReader) -> None:
+        self._metrics.count_usage(reader.usage())
+        for parser in reader.tool_calls:
+            self._metrics.tool_calls.labels("complete").inc(parser.num_complete)
+            self._metrics.tool_calls.labels("cut").inc(parser.num_started - parser.num_complete)
+            self._metrics.tool_calls.labels("refused").inc(parser.num_refused)
+            self._metrics.tool_calls.labels("repaired").inc(parser.num_repaired)
+        self._record("200", "")
+
+    def record_error(self, error: ApiError) -> None:
+        """Count a request that ends with an error."""
+        if isinstance(error, OverloadedError | UnavailableError):
+            self._metrics.rejections.labels(error.code or "").inc()
+        self._record(str(error.status), error.code or error.error_type)
+
+    def record_disconnect(self) -> None:
+        """Count a request whose client left."""
+        self._metrics.disconnects.labels(self._phase).inc()
+        self._record("499", "client_disconnected")
+
+    def _record(self, status: str, error_type: str) -> None:
+        stream = "true" if self._is_stream else "false"
+        self._metrics.requests.labels(self._api, stream, status, error_type).inc()
+        self._metrics.request_duration.observe(self._elapsed())
+
+    def _elapsed(self) -> float:
+        return self._now() - self._started

@@ -1,0 +1,42 @@
+"""What a request cost, and how its drafts fared."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lineclear.protocol.drafts import DraftCounts
+from lineclear.speculate.counters import accept_length, accept_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens of a request.
+
+    A prompt counts once, however many choices it has. The token that ends a choice does not count.
+    """
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_completion_tokens: int
+    num_reasoning_tokens: int
+
+    def openai(self) -> dict[str, Any]:
+        """The `usage` object of OpenAI's APIs."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_completion_tokens,
+            "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.num_cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": self.num_reasoning_tokens},
+        }
+
+
+def draft_figures(counts: DraftCounts | None) -> dict[str, Any]:
+    """The draft figures of one choice, as clients that ask for them get them."""
+    counts = counts or DraftCounts()
+    return {
+        "num_verifies": counts.num_verifies,
+        "proposed_by_position": counts.proposed_by_position,
+        "accepted_by_position": counts.accepted_by_position,
+        "accept_length": accept_length(counts),
+        "accept_rate": accept_rate(counts),
+    }

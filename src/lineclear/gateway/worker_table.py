@@ -1,0 +1,96 @@
+"""Which workers there are, what each has to do, and which gets the next request. Pure: events in, answers out.
+
+    connected ──▶ serving ──drain──▶ draining ──drained──▶ idle for good
+        └──────────────── lost ───────────────▶ (removed)
+
+Invariants:
+1. A worker never has more sequences than it may: those that run and those that may wait.
+2. The sequences of one request go to one worker, so that they share their prompt's blocks.
+"""
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from lineclear.base.errors import InvariantError
+from lineclear.protocol.wire import WorkerHello, WorkerStatistics
+
+LinkIdT = TypeVar("LinkIdT", bound=int)
+
+
+@dataclass(slots=True)
+class Worker:
+    """A connected worker; `capacity` counts running and waiting sequences."""
+
+    hello: WorkerHello
+    capacity: int
+    sequence_ids: set[int] = field(default_factory=set[int])
+    is_draining: bool = False
+    is_drained: bool = False
+    statistics: WorkerStatistics | None = None
+
+    @property
+    def num_free(self) -> int:
+        """Sequences it may still be given."""
+        return 0 if self.is_draining else self.capacity - len(self.sequence_ids)
+
+
+class WorkerTable(Generic[LinkIdT]):
+    """All connected workers by link.
+
+    Args:
+        max_waiting: sequences that may wait at one worker beside those that run.
+    """
+
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
+        self._workers: dict[LinkIdT, Worker] = {}
+
+    @property
+    def workers(self) -> dict[LinkIdT, Worker]:
+        """The connected workers."""
+        return self._workers
+
+    @property
+    def has_serving(self) -> bool:
+        """Whether any worker takes requests."""
+        return any(not worker.is_draining for worker in self._workers.values())
+
+    @property
+    def most_capacity(self) -> int:
+        """The most sequences that one worker takes."""
+        return max((worker.capacity for worker in self._workers.values() if not worker.is_draining), default=0)
+
+    def connect(self, link_id: LinkIdT, hello: WorkerHello) -> None:
+        """A worker said hello."""
+        self._workers[link_id] = Worker(hello, hello.model.max_running + self._max_waiting)
+
+    def lose(self, link_id: LinkIdT) -> set[int]:
+        """A worker is gone; returns the sequences it had."""
+        worker = self._workers.pop(link_id, None)
+        return worker.sequence_ids if worker is not None else set()
+
+    def choose(self, num_sequences: int) -> LinkIdT | None:
+        """The worker for so many sequences: the one with the least of its capacity taken, the oldest of equals."""
+        fitting = [(link_id, worker) for link_id, worker in self._workers.items() if worker.num_free >= num_sequences]
+        if not fitting:
+            return None
+        return min(fitting, key=lambda item: (len(item[1].sequence_ids) / item[1].capacity, item[0]))[0]
+
+    def assign(self, link_id: LinkIdT, sequence_ids: list[int]) -> None:
+        """Give sequences to a chosen worker.
+
+        Raises:
+            InvariantError: It has no room for them.
+        """
+        worker = self._workers[link_id]
+        if worker.num_free < len(sequence_ids):
+            raise InvariantError(f"worker {worker.hello.worker_id} gets {len(sequence_ids)} of {worker.num_free}")
+        worker.sequence_ids.update(sequence_ids)
+
+    def finish(self, link_id: LinkIdT, sequence_id: int) -> bool:
+        """A sequence ended at this worker; returns whether it had it."""
+        worker = self._workers.get(link_id)
+        if worker is None or sequence_id not in worker.sequence_ids:
+            return False
+        worker.sequence_ids.remove(sequence_id)
+        return True
