@@ -46,7 +46,7 @@ StepHook = Callable[[Engine, Items[Generation]], None]
 def generate(engine: Engine, prompts: Items[Prompt], *, after_step: StepHook | None = None) -> list[Generation]:
     """Run the prompts together until all have ended.
 
-    Order: nothing else uses the engine meanwhile.
+    Order: nothing but `after_step` uses the engine meanwhile; what that submits runs along.
     Raises: InvariantError if the engine stops without having ended a sequence.
     """
     generations: dict[SequenceId, Generation] = {}
@@ -57,7 +57,8 @@ def generate(engine: Engine, prompts: Items[Prompt], *, after_step: StepHook | N
     ordered = list(generations.values())
     while engine.has_work:
         for update in engine.step():
-            _apply(generations[update.sequence.sequence_id], update)
+            if update.sequence.sequence_id in generations:
+                _apply(generations[update.sequence.sequence_id], update)
         if after_step is not None:
             after_step(engine, ordered)
     engine.check()
