@@ -71,9 +71,9 @@ def test_with_another_block_size() -> None:
 
 
 def test_in_a_pool_so_small_that_sequences_are_preempted() -> None:
-    long_outputs = replace_sampling(SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True))[:4]
+    long_outputs = replace_sampling(SamplingParams(max_tokens=100, temperature=0.0, ignore_eos=True))[:3]
     roomy = [generate(engine(PLAIN), [prompt])[0].token_ids for prompt in long_outputs]
-    shared = engine(replace(PLAIN, draft_tokens=3, max_total_tokens=512))
+    shared = engine(replace(PLAIN, draft_tokens=3, max_total_tokens=336))
     outputs = [generation.token_ids for generation in generate(shared, long_outputs)]
     assert shared.statistics().scheduler.num_preemptions > 0
     assert outputs == roomy
