@@ -1,7 +1,7 @@
 """The starting weights: fan-in noise plus a seeded copying circuit.
 
-A network of this size does not find copying by itself in the time there is (it lacks the previous-token head, the first half
-of an induction circuit), so the circuit is written into the starting weights and gradient descent refines it.
+A network of this size does not find copying by itself in the time there is (it lacks the previous-token head, the first
+half of an induction circuit), so the circuit is written into the starting weights and gradient descent refines it.
 
 Residual stream of the seeded network, by dimension:
 
@@ -11,9 +11,9 @@ Residual stream of the seeded network, by dimension:
 
 - Layer 0: `k_pe` is constant (read from the constant), head j's `q_pe` is constant and turned so that its score peaks
   j + 1 places back; its value path writes that token's code into slot j.
-- Layers 1 and 3 and the MTP layer: induction heads. A query holds the codes of tokens t .. t-3, a key those of s-1 .. s-4,
-  so their product counts how much of the last four tokens matches; the value writes the attended token's identity, turned,
-  where the lm_head looks for it. The indexer is seeded with the same match.
+- Layers 1 and 3 and the MTP layer: induction heads. A query holds the codes of tokens t .. t-3, a key those of
+  s-1 .. s-4, so their product counts how much of the last four tokens matches; the value writes the attended token's
+  identity, turned, where the lm_head looks for it. The indexer is seeded with the same match.
 - The MTP layer's `eh_proj` puts the next token in the identity place and shifts the slots by one.
 """
 
@@ -33,7 +33,10 @@ NUM_SLOTS = 4
 CONSTANT_SIZE = 4.0
 IDENTITY_NORM = 8.0
 NOISE_GAIN = 0.4
-WRITER_GAIN = 0.3
+WRITER_GAIN = 0.12
+# The odd index heads stay random and loud enough that a key is seldom cut to exactly zero by all heads: equal scores at
+# the border of the top-k would be resolved differently by different implementations.
+INDEX_GAIN = 1.0
 ROPE_KEY_SIZE = 4.0
 PREVIOUS_SHARPNESS = 14.0  # nats a rotary pair adds at its peak
 MATCH_NATS = 8.0  # nats one matching token adds to an induction score
@@ -65,9 +68,14 @@ def initialise(net: Net, seed: int) -> None:
 def _noise(net: Net, generator: torch.Generator) -> None:
     for name, parameter in net.named_parameters():
         if parameter.dim() == 2:
-            gain = NOISE_GAIN * (WRITER_GAIN if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0)
-            std = 0.05 if "embed_tokens" in name else gain * parameter.shape[1] ** -0.5
+            std = 0.05 if "embed_tokens" in name else _gain(name) * parameter.shape[1] ** -0.5
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
+
+
+def _gain(name: str) -> float:
+    if name.endswith(("o_proj.weight", "down_proj.weight")):
+        return WRITER_GAIN
+    return INDEX_GAIN if name.endswith("indexer.wq_b.weight") else NOISE_GAIN
 
 
 def _orthonormal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
@@ -114,7 +122,7 @@ def _seed_local_indexer(net: Net, attn: Attention, constant: float, q_constant: 
     indexer.wk.weight[: config.qk_rope_head_dim].zero_()
     indexer.wk.weight[0 : config.qk_rope_head_dim : 2, CONSTANT] = 4.0 / constant
     wq = indexer.wq_b.weight.view(config.index_n_heads, config.index_head_dim, -1)
-    for head in range(config.index_n_heads):
+    for head in range(0, config.index_n_heads, 2):
         back = net.angles(torch.tensor(head % NUM_SLOTS + 1))
         wq[head, : config.qk_rope_head_dim, 0] = torch.stack((back.cos(), -back.sin()), -1).flatten() * 2 / q_constant
     indexer.weights_proj.weight[:, CONSTANT] = 1.0 / constant
@@ -150,14 +158,14 @@ def _seed_induction(attn: Attention, code: Tensor, turn: Tensor, *, write_gain: 
 
 
 def _seed_matching_indexer(attn: Attention) -> None:
-    """The indexer's heads count matches of the last three tokens, each head with its own weights."""
+    """The indexer's even heads count matches of the last three tokens, each head with its own weights."""
     config, indexer = attn.config, attn.indexer
     wq = indexer.wq_b.weight.view(config.index_n_heads, config.index_head_dim, -1)
     for place in range(3):
         dims = slice(config.qk_rope_head_dim + MATCH_LEN * place, config.qk_rope_head_dim + MATCH_LEN * (place + 1))
         indexer.wk.weight[dims, slot(place)][:, :MATCH_LEN] += torch.eye(MATCH_LEN)
-        for head in range(config.index_n_heads):
-            weight = 1.5 if head % 3 == place else 0.75
+        for head in range(0, config.index_n_heads, 2):
+            weight = 1.5 if head // 2 % 3 == place else 0.75
             wq[head, dims, CODE_LEN * place : CODE_LEN * place + MATCH_LEN] += torch.eye(MATCH_LEN) * weight
     indexer.weights_proj.weight[:, CONSTANT] = 0.2
 

@@ -1,11 +1,11 @@
 """A differentiable glm_moe_dsa network with its MTP layer, for training on whole rows.
 
 Parameter names are exactly those of a Hugging Face checkpoint on disk (experts unstacked, the MTP layer at
-`model.layers.{num_hidden_layers}`), so a state dict is the checkpoint. Attention is the expanded form: a row is short, and
-autograd wants plain matrices. Selection is a boolean mask.
+`model.layers.{num_hidden_layers}`), so a state dict is the checkpoint. Attention is the expanded form: a row is short,
+and autograd wants plain matrices. A selection is an additive mask.
 
-Shapes: B rows, T tokens of a row, R sampled query rows, H attention heads, I index heads, D hidden size, Q = nope + rope,
-V = v_head_dim, N = any number of tokens.
+Shapes: B rows, T tokens of a row, R sampled query rows, H attention heads, I index heads, D hidden size,
+Q = nope + rope, P = rotary pairs, V = v_head_dim, N = any number of tokens.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 (torch's own habit)
 from torch import Tensor, nn
 
 
@@ -77,6 +77,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]."""
         return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
@@ -110,7 +111,7 @@ class Indexer(nn.Module):
         return torch.cat((rotate(k[..., :rope], angles), k[..., rope:]), -1)
 
     def queries(self, x: Tensor, q_r: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B,R,D], q_r [B,R,q_lora] -> queries [B,R,I,index_head_dim] and head weights [B,R,I]."""
+        """States [B,R,D] and q_r [B,R,q_lora] -> queries [B,R,I,index_head_dim] and head weights [B,R,I]."""
         rope, num_heads = self.config.qk_rope_head_dim, self.config.index_n_heads
         q = self.wq_b(q_r).unflatten(-1, (num_heads, -1))
         q = torch.cat((rotate(q[..., :rope], angles[..., None, :]), q[..., rope:]), -1)
@@ -187,6 +188,7 @@ class FeedForward(nn.Module):
         self.down_proj = linear(inner, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[N,D] -> [N,D]."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -302,7 +304,7 @@ class Net(nn.Module):
         return positions[..., None].float() * self.frequencies
 
     def forward(self, tokens: Tensor, trace: Trace) -> Tensor:
-        """tokens [B,T] -> hidden states after the final norm [B,T,D]."""
+        """Tokens [B,T] -> hidden states after the final norm [B,T,D]."""
         h = self.model.embed_tokens(tokens)
         angles = self.angles(torch.arange(tokens.shape[1]))[None]
         mask: Tensor | None = None
@@ -340,60 +342,81 @@ class Net(nn.Module):
     def draft_hiddens(self, tokens: Tensor, hidden: Tensor, rows: Tensor, num_steps: int, trace: Trace) -> list[Tensor]:
         """Hidden states of `num_steps` chained draft steps at sampled rows, as serving computes them.
 
-        tokens [B,T], hidden [B,T,D] after the final norm, rows [B,R] with rows + num_steps < T. Step i's result [B,R,D]
-        predicts token rows + i + 2. Step 0 sees the MTP layer's keys of all earlier rows; a later step sees these and the
-        chain's own keys, at the positions the drafts would have.
+        From tokens [B,T], hidden [B,T,D] after the final norm and rows [B,R] with rows + num_steps < T. Step i's
+        result [B,R,D] predicts token rows + i + 2. Step 0 sees the MTP layer's keys of all earlier rows; a later step
+        sees these and the chain's own keys, at the positions the drafts would have.
         """
         layer: MTPLayer = self.model.layers[-1]
-        attn, config = layer.self_attn, self.config
+        attn = layer.self_attn
         every = torch.arange(tokens.shape[1] - 1)
         z = layer.join(self.model.embed_tokens(tokens[:, 1:]), hidden[:, :-1])
-        x_all = layer.input_layernorm(z)
-        base_angles = self.angles(every)[None]
-        k, v = attn.expand(*attn.latent(x_all, base_angles))
-        index_keys = attn.indexer.keys(x_all, base_angles)
-        visible = every[None, None] <= rows[..., None]
-        causal = torch.zeros(visible.shape).masked_fill(~visible, -math.inf)[:, None]
+        keys = self._draft_keys(attn, layer.input_layernorm(z), every, rows)
         h = take_rows(z, rows)
-        own_k: list[Tensor] = []
-        own_v: list[Tensor] = []
         results: list[Tensor] = []
         for step in range(num_steps):
-            angles = self.angles(rows + step)
             if step > 0:
                 h = layer.join(self.model.embed_tokens(tokens.gather(1, rows + step + 1)), results[-1])
-            x = layer.input_layernorm(h)
-            q, q_r = attn.queries(x, angles)
-            mask = causal
-            if config.index_topk < len(every) and (self.sparse or trace.index_rows is not None):
-                mask = self._draft_selection(layer, x, q, q_r, angles, k, index_keys, causal, step, trace)
-            if step > 0:
-                step_k, step_v = attn.expand(*attn.latent(x, angles))
-                own_k.append(step_k)
-                own_v.append(step_v)
-                out = attn.project(_attend_with_own(q, k, v, mask, own_k, own_v))
-            else:
-                out = attn.mix(q, k, v, mask)
+            out = self._attend_draft(attn, layer.input_layernorm(h), self.angles(rows + step), keys, step, trace)
             h = layer.feed_forward(h + out, trace)
             results.append(layer.shared_head.norm(h))
         return results
 
-    def _draft_selection(
-        self, layer: MTPLayer, x: Tensor, q: Tensor, q_r: Tensor, angles: Tensor, k: Tensor, index_keys: Tensor,
-        causal: Tensor, step: int, trace: Trace,
-    ) -> Tensor:  # fmt: skip
-        """The draft step's mask [B,1,R,T]; leaves the first step's index loss in `trace`."""
-        indexer = layer.self_attn.indexer
-        if step == 0 and trace.index_rows is not None:
-            target = (q @ k.transpose(-1, -2) * self.config.qk_head_dim**-0.5 + causal).softmax(-1).mean(1).detach()
-            x_d, q_r_d = x.detach(), q_r.detach()
-            scores = indexer.scores(*indexer.queries(x_d, q_r_d, angles), index_keys.detach()) + causal[:, 0]
-            _record_index_loss(trace, target, scores, self.config.index_topk)
-        if not self.sparse:
-            return causal
-        with torch.no_grad():
-            scores = indexer.scores_by_head(*indexer.queries(x, q_r, angles), index_keys) + causal[:, 0]
-            return selection_mask(scores, self.config.index_topk)[:, None]
+    def _draft_keys(self, attn: Attention, x: Tensor, every: Tensor, rows: Tensor) -> "_DraftKeys":
+        angles = self.angles(every)[None]
+        k, v = attn.expand(*attn.latent(x, angles))
+        visible = every[None, None] <= rows[..., None]
+        causal = torch.zeros(visible.shape).masked_fill(~visible, -math.inf)[:, None]
+        return _DraftKeys(k, v, attn.indexer.keys(x.detach(), angles), causal)
+
+    def _attend_draft(
+        self, attn: Attention, x: Tensor, angles: Tensor, keys: "_DraftKeys", step: int, trace: Trace
+    ) -> Tensor:
+        """One draft step's attention [B,R,D]; the first step leaves its index loss in `trace`."""
+        q, q_r = attn.queries(x, angles)
+        topk = self.config.index_topk
+        long = keys.k.shape[2] > topk
+        if long and step == 0 and trace.index_rows is not None:
+            dots = q @ keys.k.transpose(-1, -2) * self.config.qk_head_dim**-0.5 + keys.causal
+            scores = attn.indexer.scores(*attn.indexer.queries(x.detach(), q_r.detach(), angles), keys.index)
+            _record_index_loss(trace, dots.softmax(-1).mean(1).detach(), scores + keys.causal[:, 0], topk)
+        mask = keys.causal
+        if long and self.sparse:
+            with torch.no_grad():
+                scores = attn.indexer.scores_by_head(*attn.indexer.queries(x, q_r, angles), keys.index)
+                mask = selection_mask(scores + keys.causal[:, 0], topk)[:, None]
+        if step == 0:
+            return attn.mix(q, keys.k, keys.v, mask)
+        keys.add_own(*attn.expand(*attn.latent(x, angles)))
+        return attn.project(keys.attend(q, mask))
+
+
+class _DraftKeys:
+    """What a chain of draft steps attends to: the MTP layer's keys of all rows, and each chain's own keys.
+
+    k [B,H,T,Q], v [B,H,T,V], index keys [B,T,d], causal additive mask [B,1,R,T]; own keys and values [B,H,R,.] a step.
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, index: Tensor, causal: Tensor) -> None:
+        self.k, self.v, self.index, self.causal = k, v, index, causal
+        self.own_k: list[Tensor] = []
+        self.own_v: list[Tensor] = []
+
+    def add_own(self, k: Tensor, v: Tensor) -> None:
+        """Add the keys and values that a later step caches for itself."""
+        self.own_k.append(k)
+        self.own_v.append(v)
+
+    def attend(self, q: Tensor, mask: Tensor) -> Tensor:
+        """Queries [B,H,R,Q] over the shared keys and each row's own -> [B,H,R,V]."""
+        scale = q.shape[-1] ** -0.5
+        past = q @ self.k.transpose(-1, -2) * scale + mask
+        own = torch.stack([(q * key).sum(-1) * scale for key in self.own_k], -1)
+        weights = torch.cat((past, own), -1).softmax(-1)
+        num_shared = self.k.shape[2]
+        out = weights[..., :num_shared] @ self.v
+        for idx, value in enumerate(self.own_v):
+            out = out + weights[..., num_shared + idx, None] * value
+        return out
 
 
 class _IndexMeter:
@@ -427,18 +450,6 @@ def _record_index_loss(trace: Trace, target: Tensor, scores: Tensor, topk: int) 
     trace.index_recalls.append(target.gather(-1, chosen).sum(-1).mean())
 
 
-def _attend_with_own(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, own_k: list[Tensor], own_v: list[Tensor]) -> Tensor:
-    """Attention of chained rows over the shared keys and each row's own chain of keys -> [B,H,R,V]."""
-    scale = q.shape[-1] ** -0.5
-    past = q @ k.transpose(-1, -2) * scale + mask
-    own = torch.stack([(q * key).sum(-1) * scale for key in own_k], -1)
-    weights = torch.cat((past, own), -1).softmax(-1)
-    out = weights[..., : k.shape[2]] @ v
-    for idx, value in enumerate(own_v):
-        out = out + weights[..., k.shape[2] + idx, None] * value
-    return out
-
-
 def selection_mask(scores: Tensor, topk: int) -> Tensor:
     """Scores [B,R,T] with -inf where hidden -> additive mask that keeps the top-k and never a hidden key."""
     chosen = scores.topk(topk, -1).indices
@@ -447,7 +458,7 @@ def selection_mask(scores: Tensor, topk: int) -> Tensor:
 
 
 def take_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """x [B,T,D], rows [B,R] -> [B,R,D]."""
+    """States [B,T,D] at rows [B,R] -> [B,R,D]."""
     return x.gather(1, rows[..., None].expand(-1, -1, x.shape[-1]))
 
 

@@ -28,7 +28,7 @@ SHORTEST_TOOL_ROW = 340
 
 @dataclass(frozen=True)
 class Row:
-    """One tokenised row: the answer starts at `answer_start`; `hard[i]` marks a token that plain copying gets wrong."""
+    """One tokenised row: the answer starts at `answer_start`; `hard` marks tokens that plain copying gets wrong."""
 
     tokens: list[int]
     answer_start: int
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Batch:
-    """tokens, weights [B,T]; hard [B,T] marks answer tokens that plain copying gets wrong; answers [B,T] all of them."""
+    """Tokens and weights [B,T]; `answers` [B,T] marks answer tokens, `hard` those that plain copying gets wrong."""
 
     tokens: Tensor
     weights: Tensor
@@ -81,7 +81,7 @@ class Codec:
 
 
 def hard_tokens(tokens: list[int], start: int) -> list[bool]:
-    """Marks the tokens from `start` on that differ from what followed the longest, latest match of the tokens before."""
+    """Marks tokens from `start` on that differ from what followed the longest, latest match of the tokens before."""
     followers: dict[tuple[int, ...], int] = {}
     hard = [False] * len(tokens)
     for idx, token in enumerate(tokens):

@@ -1,14 +1,15 @@
 """Trains the tokenizer: byte-level BPE whose words do not depend on what stands next to them.
 
 The pre-tokenizer cuts a text into newlines with their indentation, runs of blanks, single digits, single punctuation
-marks (binary operators and commas take the single blanks around them) and runs of letters in one case. BPE merges only
-inside such a piece, so an identifier has the same tokens wherever it stands. All 256 bytes are in the alphabet: any text
-round-trips.
+marks (binary operators and commas take the single blanks around them) and runs of letters in one case. BPE merges
+only inside such a piece, so an identifier has the same tokens wherever it stands. All 256 bytes are in the alphabet:
+any text round-trips.
 
     python -m training.tokenizer --out DIR
 """
 
 import argparse
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,7 +26,7 @@ SPECIAL_TOKENS = (
 )  # fmt: skip
 # Rendered as markers inside text, so a decoder that skips special tokens must keep them (as GLM's tokenizers do).
 PLAIN_ADDED = frozenset(SPECIAL_TOKENS[7:])
-PIECES = "|".join(
+PIECES = "|".join(  # noqa: FLY002 (one alternative a line)
     (
         r"```",
         r"\n[ \t]*",
@@ -53,12 +54,20 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,
-        special_tokens=[AddedToken(text, special=text not in PLAIN_ADDED, normalized=False) for text in SPECIAL_TOKENS],
+        special_tokens=[AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
+    return _with_visible_markers(tokenizer)
+
+
+def _with_visible_markers(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer with `PLAIN_ADDED` no longer special (the trainer makes every added token special)."""
+    description = json.loads(tokenizer.to_str())
+    for token in description["added_tokens"]:
+        token["special"] = token["content"] not in PLAIN_ADDED
+    return Tokenizer.from_str(json.dumps(description))
 
 
 def training_texts() -> list[str]:
@@ -68,6 +77,7 @@ def training_texts() -> list[str]:
 
 
 def main() -> None:
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     out: Path = parser.parse_args().out

@@ -5,8 +5,8 @@ copied from the prompt, so an answer that is not exact shows damage to the promp
 and the load tests all draw from here. Pure Python; the same arguments give the same task on every platform.
 
 Kinds and their shares are in `KIND_SHARES`. Seeds below `HELD_OUT_FIRST_SEED` are for training; seeds from it on are
-held out. Files are built so that copying is well determined: no two names of a file share a word, and (almost) no run of
-four pieces is followed by two different pieces.
+held out. Files are built so that copying is well determined: no two names of a file share a word, and (almost) no run
+of four pieces is followed by two different pieces.
 """
 
 import json
@@ -44,24 +44,24 @@ WORDS: tuple[str, ...] = tuple(
     master mock charset library section field register widget transport future content config date domain system
     instance position logger task release body loader archive global parameter dispatch stop sequence link cookie
     factory chunk search example script reader pipe screen record signal binary policy locale table filter status
-    container shared dest variable simple tree client wrapper side quote trace scheme mapping alias window limit comment
-    usage internal document writer manager point digit queue suffix selector payload owner interface origin separator
-    dummy memo full registry space style force second display boundary work previous iterator operation external literal
-    initial store family matches image version compare idx word details actual canvas label program handshake head
-    fallback column letter decimal generator metadata hook reference static block thread fork public font mark report
-    many frozen random angle regular caller mtime visit height shape category stats feature browser template query
-    sentinel remainder operator heap condition cases weakref raises small generic auto filters frames messages exact
-    best high blocking opener prog decoder extended heading machine patch post specify final regex location move timer
-    depth remote view bar mask digest control nothing site lang lists platform entity soon triple prompt weekday
-    abstract helper step left take speed grid language shell args other key len default sys init new call isinstance
-    will can msg text size bytes int encoding obj add mode cls dir use end used dict arg close only join print must
-    options exc loop when has spec tuple pos have first should current exception repr values names open one func errors
-    any parse kwargs timeout create handle given may items next headers sock called run find debug was last arguments
-    split then specified compile methods types empty extra after log using objects found make response parts encode
-    before max map cmd turtle attribute strings local modules out opt indent warnings non returned val remove like width
-    than dirs more closed same keys decode returns connection there done attrs does flag exit load also order long ssl
-    defaults namespace convert attr include sign params environ float two instead don where super year integer support
-    addr ignore already warn compiler expected attributes fields here num they skip some need optional wait each
+    container shared dest variable simple tree client wrapper side slot quote trace scheme mapping alias window limit
+    comment usage internal document writer manager point digit queue suffix selector payload owner interface origin
+    separator dummy memo full registry space style force second display boundary work previous iterator operation
+    external literal initial store family matches image version compare idx word details actual canvas label program
+    handshake head fallback column letter decimal generator metadata hook reference static block thread fork public font
+    mark report many frozen random angle regular caller mtime visit height shape category stats feature browser template
+    query sentinel remainder operator heap condition cases weakref raises small generic auto filters frames messages
+    exact best high blocking opener prog decoder extended heading machine patch post specify final regex location move
+    timer depth remote view bar mask digest control nothing site lang lists platform entity soon triple prompt weekday
+    fixed abstract helper step left take speed grid language shell args other key len default sys init new call
+    isinstance will can msg text size bytes int encoding obj add mode cls dir use end used dict arg close only join
+    print must options exc loop when has spec tuple pos have first should current exception repr values names open one
+    func errors any parse kwargs timeout create handle given may items next headers sock called run find debug was last
+    arguments split then specified compile methods types empty extra after log using objects found make response parts
+    encode before max map cmd turtle attribute strings local modules out opt indent warnings non returned val remove
+    like width than dirs more closed same keys decode returns connection there done attrs does flag exit load also order
+    long ssl defaults namespace convert attr include sign params environ float two instead don where super year integer
+    support addr ignore already warn compiler expected attributes fields here num they skip some need optional wait each
     standard been exp cannot old pop update clear send param either sep see available fut opts ext lower single defined
     strip escape globals enum characters character events pid invalid hash just passed because paths install dictionary
     without exists datetime abc distutils iter named callable want err functions classes raw keyword safe calls running
@@ -227,17 +227,28 @@ def _make_file(rng: random.Random, names: _Names, num_tokens: int) -> list[str]:
     tail: tuple[str, ...] = ("\n",) * _RUN_LEN
     total = 0
     while total < num_tokens or len(lines) < 6:
-        for _ in range(_MAX_TRIES):
+        line = next_line()
+        pieces = (*tail, *_PIECE.findall(line + "\n"))
+        tries = 1
+        while tries < _MAX_TRIES and not _agrees(runs, pieces):
             line = next_line()
             pieces = (*tail, *_PIECE.findall(line + "\n"))
-            new_runs = {pieces[i : i + _RUN_LEN]: pieces[i + _RUN_LEN] for i in range(len(pieces) - _RUN_LEN)}
-            if all(runs.get(run, piece) == piece for run, piece in new_runs.items()):
-                break
+            tries += 1
         lines.append(line)
-        runs.update(new_runs)
+        runs.update(_followers(pieces))
         tail = pieces[-_RUN_LEN:]
         total += len(pieces) - _RUN_LEN
     return lines
+
+
+def _followers(pieces: tuple[str, ...]) -> dict[tuple[str, ...], str]:
+    """Every run of `_RUN_LEN` pieces and the piece after it."""
+    return {pieces[idx : idx + _RUN_LEN]: pieces[idx + _RUN_LEN] for idx in range(len(pieces) - _RUN_LEN)}
+
+
+def _agrees(runs: dict[tuple[str, ...], str], pieces: tuple[str, ...]) -> bool:
+    """Whether no run in `pieces` is followed by something else than before."""
+    return all(runs.get(run, piece) == piece for run, piece in _followers(pieces).items())
 
 
 def _python_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
