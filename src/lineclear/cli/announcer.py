@@ -32,8 +32,9 @@ class Announcer:
 
     def on_start(self) -> None:
         """The processes are being started."""
-        engine = self._config.engine
-        self._say(f"lineclear {__version__}: {self._config.source.model} on {engine.device} in {engine.dtype}")
+        engine, name = self._config.engine, self._config.gateway.served_model_name
+        place = f"{self._config.source.model} on {engine.device} in {engine.dtype}"
+        self._say(f"lineclear {__version__}: {name} from {place}")
 
     def on_report(self, name: str, report: Report) -> None:
         """A process reported."""

@@ -175,7 +175,7 @@ class Answer:
                 ending = "" if finish_reason == "stop" else f" [dim]({escape(finish_reason)})[/]"
                 self._console.print(ending)
             case Figures():
-                self._console.print(f"[dim]{self._describe(event)}[/]")
+                self._console.print(f"[dim]{self._describe(event)}[/]", soft_wrap=True)
             case ServerFailure(message):
                 if self._first_piece is not None:
                     self._console.print()

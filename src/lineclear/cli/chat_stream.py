@@ -72,7 +72,7 @@ def chat_body(model: str, messages: list[dict[str, str]], options: Mapping[str, 
 
 
 def read_events(lines: Iterable[str]) -> Iterator[ChatEvent]:
-    """Read the events of one answer from the lines of the response.
+    """Read the events of one answer from the lines of the response, to its end or to a failure.
 
     Raises:
         PeerError: This is no stream of chat completion chunks.
@@ -83,7 +83,10 @@ def read_events(lines: Iterable[str]) -> Iterator[ChatEvent]:
         data = line.removeprefix(DATA_PREFIX)
         if data == DONE:
             return
-        yield from _read_chunk(data)
+        for event in _read_chunk(data):
+            yield event
+            if isinstance(event, ServerFailure):
+                return
 
 
 def read_error(body: bytes, status_code: int) -> str:

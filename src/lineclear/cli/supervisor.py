@@ -29,7 +29,7 @@ from lineclear.transport.reports import GatewayListening, Report
 GATEWAY = "gateway"
 WORKER = "worker"
 
-DRAIN_MARGIN_SECONDS = 5.0
+DRAIN_MARGIN_SECONDS = 10.0
 """What a gateway may take longer than its drain time, to end its last requests."""
 
 WORKER_STOP_SECONDS = 5.0

@@ -74,6 +74,7 @@ class WorkerLinks:
         self._links: dict[LinkId, _Link] = {}
         self._server: asyncio.Server | None = None
         self._tick: asyncio.TimerHandle | None = None
+        self._is_closed = False
         self._num_accepted = 0
         self._num_lost = 0
         self._num_malformed = 0
@@ -111,6 +112,7 @@ class WorkerLinks:
 
     async def close(self) -> None:
         """Stop accepting, end every link, and return when all their events have been delivered."""
+        self._is_closed = True
         if self._tick is not None:
             self._tick.cancel()
         if self._server is not None:
@@ -131,10 +133,7 @@ class WorkerLinks:
 
     def _new_link(self) -> "_Link":
         self._num_accepted += 1
-        link_id = LinkId(self._num_accepted)
-        link = _Link(link_id, self._on_event, self._on_closed)
-        self._links[link_id] = link
-        return link
+        return _Link(LinkId(self._num_accepted), self._on_event, self._on_opened, self._on_closed)
 
     def _schedule_tick(self) -> None:
         self._tick = asyncio.get_running_loop().call_later(self._config.heartbeat_seconds, self._on_tick)
@@ -148,6 +147,11 @@ class WorkerLinks:
                 link.keep_alive()
         self._schedule_tick()
 
+    def _on_opened(self, link: "_Link") -> None:
+        self._links[link.link_id] = link
+        if self._is_closed:
+            link.abort()
+
     def _on_closed(self, link: "_Link") -> None:
         del self._links[link.link_id]
         self._num_lost += 1
@@ -158,7 +162,11 @@ class _Link(asyncio.Protocol):
     """One accepted connection."""
 
     def __init__(
-        self, link_id: LinkId, on_event: Callable[[LinkEvent], None], on_closed: Callable[["_Link"], None]
+        self,
+        link_id: LinkId,
+        on_event: Callable[[LinkEvent], None],
+        on_opened: Callable[["_Link"], None],
+        on_closed: Callable[["_Link"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.link_id = link_id
@@ -166,6 +174,7 @@ class _Link(asyncio.Protocol):
         self.last_heard = self._loop.time()
         self.is_malformed = False
         self._on_event = on_event
+        self._on_opened = on_opened
         self._on_closed = on_closed
         self._decoder = FrameDecoder()
         self._has_hello = False
@@ -179,6 +188,7 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._on_opened(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_heard = self._loop.time()

@@ -87,6 +87,11 @@ class WorkerLoop:
         self._owes_drained = False
         self._statistics_due = now()
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the gateway has been told that nothing is left and nothing more is accepted."""
+        return self._is_draining and not self._owes_drained
+
     def serve(self, link: Link) -> None:
         """Serve a gateway until it is lost.
 

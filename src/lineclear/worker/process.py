@@ -66,6 +66,7 @@ def _serve(loop: WorkerLoop, link: GatewayLink) -> None:
     try:
         loop.serve(link)
     except (ConnectionError, PeerError) as error:
-        logger.warning("lost the gateway: %s; everything it had asked for is cancelled", error)
+        level = logging.DEBUG if loop.is_drained else logging.WARNING
+        logger.log(level, "lost the gateway: %s; everything it had asked for is cancelled", error)
     finally:
         link.close()

@@ -72,8 +72,9 @@ def test_other_servers_without_details_are_read() -> None:
     assert figures == Figures(1, 0, 2, None)
 
 
-def test_a_failure_in_the_middle_is_an_event() -> None:
-    events = list(read_events(lines(delta(content="a"), {"error": {"message": "the worker was lost"}})))
+def test_a_failure_in_the_middle_is_the_last_event() -> None:
+    stream = lines(delta(content="a"), {"error": {"message": "the worker was lost"}}, delta(content="never read"))
+    events = list(read_events(stream))
     assert events == [Text("a"), ServerFailure("the worker was lost")]
 
 

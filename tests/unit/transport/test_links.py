@@ -172,6 +172,14 @@ async def test_closing_does_not_wait_for_a_worker_that_never_reads(
 
 
 @in_loop
+async def test_a_heartbeat_may_fall_between_accepting_a_worker_and_having_its_connection() -> None:
+    async with listening(TcpEndpoint("127.0.0.1", 0)) as gateway:
+        gateway.links._new_link()  # as an event loop does before it calls connection_made
+        gateway.links._on_tick()
+        assert gateway.links.statistics().num_open == 0
+
+
+@in_loop
 async def test_a_silent_worker_is_lost(endpoint: Endpoint) -> None:
     async with listening(endpoint, HASTY) as gateway:
         link, event = await gateway.connected()
