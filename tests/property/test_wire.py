@@ -32,9 +32,7 @@ SUBMITS = st.builds(
     sampling=SAMPLINGS,
     want_draft_counts=st.booleans(),
 )
-LOGPROBS = st.builds(
-    wire.TokenLogprobs, token_id=IDS, logprob=FLOATS, top=st.lists(st.tuples(IDS, FLOATS), max_size=3)
-)
+LOGPROBS = st.builds(wire.TokenLogprobs, token_id=IDS, logprob=FLOATS, top=st.lists(st.tuples(IDS, FLOATS), max_size=3))
 
 
 @st.composite

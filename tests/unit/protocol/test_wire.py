@@ -106,7 +106,9 @@ def raw(**fields) -> bytes:
         raw(type="drain") + b"\x00",
         raw(type="submit_sequence", sequence_id=1, request_id="r", prompt_token_ids=[], sampling={"max_tokens": 1}),
         raw(type="submit_sequence", sequence_id=1, request_id="r", prompt_token_ids=[-1], sampling={"max_tokens": 1}),
-        raw(type="submit_sequence", sequence_id=1, request_id="r", prompt_token_ids=[2**32], sampling={"max_tokens": 1}),
+        raw(
+            type="submit_sequence", sequence_id=1, request_id="r", prompt_token_ids=[2**32], sampling={"max_tokens": 1}
+        ),
         raw(type="submit_sequence", sequence_id=1, request_id="r", prompt_token_ids=[1], sampling={}),
         b"\x91" * 100_000,
         b"\xa3\xff\xff\xff",
