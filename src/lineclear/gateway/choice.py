@@ -31,12 +31,13 @@ from lineclear.gateway.fragments import (
 from lineclear.gateway.reasoning import ReasoningSplitter
 from lineclear.gateway.stop_strings import StopStrings
 from lineclear.gateway.tool_calls import ToolCallParser
-from lineclear.gateway.vocabulary import Vocabulary
+from lineclear.gateway.vocabulary import ControlToken, Vocabulary
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import SequenceOutput, TokenLogprobs
 
 ChoiceFinish: TypeAlias = Literal["stop", "length", "tool_calls"]
 
+_TAGS = frozenset(marker.value for marker in Marker)
 _THINK_MARKERS = frozenset({Marker.THINK_OPEN, Marker.THINK_CLOSE})
 
 
@@ -143,13 +144,17 @@ class ChoiceAssembler:
     def _read_token(self, token_id: int) -> list[Fragment]:
         control = self._vocabulary.control_tokens.get(token_id)
         marker = self._marker_by_id.get(token_id)
-        if control is None or (marker is None and not (control.is_special and self._format.skip_special_tokens)):
+        if control is None or (marker is None and not self._is_hidden(control)):
             return self._read_text(self._detokenizer.push(token_id))
         fragments = [*self._read_text(self._detokenizer.flush()), *self._scanner.flush()]
         if marker is not None:
             self._num_characters += len(marker.value)
             fragments.append(marker)
         return fragments
+
+    def _is_hidden(self, control: ControlToken) -> bool:
+        """Tags mean something to whoever reads the text; roles and ends do not."""
+        return self._format.skip_special_tokens and control.is_special and control.literal not in _TAGS
 
     def _read_text(self, text: str) -> list[Fragment]:
         self._num_characters += len(text)

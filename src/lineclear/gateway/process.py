@@ -88,7 +88,7 @@ class Gateway:
         self._executor = ThreadPoolExecutor(NUM_PREPARE_THREADS, thread_name_prefix="prepare")
         self.dispatcher = Dispatcher(config, lambda num_workers: report(GatewayServing(num_workers)))
         self.ledger = Ledger(self._no_request_open.set)
-        services = Services(
+        self.services = Services(
             dispatcher=self.dispatcher,
             ledger=self.ledger,
             metrics=GatewayMetrics(self._snapshot),
@@ -100,7 +100,7 @@ class Gateway:
         )
         self._server = _Server(
             uvicorn.Config(
-                build_app(services, config.gateway.api_key),
+                build_app(self.services, config.gateway.api_key),
                 http="httptools",
                 ws="none",
                 lifespan="off",
