@@ -16,7 +16,7 @@ from rich.console import Console
 from lineclear.cli.announcer import Announcer
 from lineclear.cli.child import GatewayStart, WorkerStart, begin_child
 from lineclear.cli.supervisor import Supervisor
-from lineclear.config.components import ServeConfig, SupervisorConfig
+from lineclear.config.components import LinkConfig, ServeConfig, SupervisorConfig
 from lineclear.protocol.wire import ModelFacts
 from lineclear.transport.reports import GatewayListening, GatewayServing, Loading, WorkerReady
 
@@ -37,7 +37,10 @@ def gateway(behaviour: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit(0))
     report(GatewayListening("127.0.0.1", start.config.gateway.port or 4242))
     report(GatewayServing(1))
-    signal.pause()
+    if behaviour == "loses its worker":
+        signal.signal(signal.SIGUSR1, lambda *_: report(GatewayServing(0)))
+    while True:
+        signal.pause()
 
 
 def worker(behaviour: str) -> None:
@@ -56,7 +59,8 @@ def worker(behaviour: str) -> None:
 
 def service() -> int:
     supervisor = SupervisorConfig(max_restarts=2, restart_backoff_seconds=0.01, drain_seconds=3600.0)
-    config = ServeConfig(supervisor=supervisor)
+    link = LinkConfig(heartbeat_seconds=0.01, peer_timeout_seconds=0.1)
+    config = ServeConfig(supervisor=supervisor, link=link)
     config = dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, port=0))
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(

@@ -160,6 +160,27 @@ def test_a_worker_killed_in_the_middle_ends_its_stream_with_an_error_and_service
         stop(program)
 
 
+def test_a_worker_that_is_stuck_is_replaced() -> None:
+    with serving("--heartbeat-seconds", "0.2", "--peer-timeout-seconds", "2") as (program, client):
+        before = answer(client)
+        os.kill(children_by_command(program.process.pid)["worker"], signal.SIGSTOP)
+        program.wait_for("does not answer")
+        program.wait_for(READY)
+        assert answer(client) == before
+        stop(program)
+
+
+def test_stopping_while_the_model_loads() -> None:
+    with running(["-m", "lineclear", "serve", "--port", "0"]) as program:
+        program.wait_for("worker: loading")
+        below = descendants(program.process.pid)
+        program.signal(signal.SIGINT)
+        assert program.wait() == 0
+        for pid in below:
+            wait_for_end(pid)
+    assert "Traceback" not in program.text
+
+
 def test_a_killed_gateway_comes_back_at_the_same_address() -> None:
     with serving() as (program, client):
         before = answer(client)
@@ -174,6 +195,17 @@ def test_nothing_outlives_a_killed_supervisor_while_it_works() -> None:
         next(response.iter_lines())
         below = descendants(program.process.pid)
         assert len(below) == 2
+        program.signal(signal.SIGKILL)
+        program.wait()
+        for pid in below:
+            wait_for_end(pid)
+
+
+def test_nothing_outlives_a_supervisor_killed_while_the_processes_start() -> None:
+    with running(["-m", "lineclear", "serve", "--port", "0"]) as program:
+        program.wait_for("lineclear-tiny from")
+        while len(below := descendants(program.process.pid)) < 2:
+            pass
         program.signal(signal.SIGKILL)
         program.wait()
         for pid in below:

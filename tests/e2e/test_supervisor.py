@@ -75,6 +75,16 @@ def test_a_killed_process_is_started_again(name: str) -> None:
         assert len(set(after.values()) & set(before.values())) == 1
 
 
+def test_a_worker_that_its_gateway_has_lost_for_long_is_replaced() -> None:
+    with service(gateway="loses its worker") as program:
+        program.wait_for(READY)
+        children = children_by_command(program.process.pid)
+        os.kill(children["gateway"], signal.SIGUSR1)
+        program.wait_for("does not answer")
+        program.wait_for(r"worker: died \(killed by SIGKILL\); starting life 2")
+        wait_for_end(children["worker"])
+
+
 def test_no_process_outlives_a_killed_supervisor() -> None:
     with service() as program:
         program.wait_for(READY)

@@ -64,6 +64,10 @@ class Announcer:
         """A process ended by itself and is started again."""
         self._say(f"{name}: died ({ending}); starting life {life} in {wait_seconds:.1f} s", style="yellow")
 
+    def on_stuck_worker(self) -> None:
+        """The worker is ended because it no longer answers."""
+        self._say("worker: alive, but it does not answer; ending it", style="yellow")
+
     def on_crash_loop(self, name: str, ending: str, num_restarts: int) -> None:
         """A process keeps dying."""
         self._say(f"{name}: died ({ending}) after {num_restarts} restarts in a row; giving up", style="red")

@@ -23,6 +23,7 @@ from lineclear.cli.child import GatewayStart, WorkerStart
 from lineclear.cli.child_process import ChildProcess, describe_exit
 from lineclear.cli.exit_codes import EXIT_CRASH_LOOP, EXIT_INTERRUPTED, EXIT_USER_ERROR
 from lineclear.cli.restarts import RestartPolicy
+from lineclear.cli.worker_watch import WorkerWatch
 from lineclear.config.components import ServeConfig
 from lineclear.transport.reports import GatewayListening, Report
 
@@ -53,6 +54,7 @@ class Supervisor:
         self._announcer = announcer
         self._control_endpoint = control_endpoint
         self._children: dict[str, ChildProcess] = {}
+        self._worker_watch = WorkerWatch(config.link.peer_timeout_seconds, self._end_stuck_worker)
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
 
@@ -89,6 +91,8 @@ class Supervisor:
             child = self._children[name] = await ChildProcess.start((*self._program, name), start)
             code = await child.watch(lambda report: self._on_report(name, report))
             self._announcer.on_end(name)
+            if name == WORKER:
+                self._worker_watch.on_worker_end()
             if self._first_signal.is_set() or code == EXIT_USER_ERROR:
                 return code
             wait = policy.wait_before_restart(asyncio.get_running_loop().time() - child.started_at)
@@ -109,6 +113,13 @@ class Supervisor:
             gateway = dataclasses.replace(self._config.gateway, port=report.port)
             self._config = dataclasses.replace(self._config, gateway=gateway)
         self._announcer.on_report(name, report)
+        self._worker_watch.on_report(report)
+
+    def _end_stuck_worker(self) -> None:
+        """While draining, a worker has a time limit anyway."""
+        if not self._first_signal.is_set():
+            self._announcer.on_stuck_worker()
+            self._children[WORKER].kill()
 
     async def _drain(self) -> int:
         self._announcer.on_drain()
