@@ -44,11 +44,7 @@ def _add_flag(group: Any, definition: Definition) -> None:  # noqa: ANN401 - arg
         "help": f"{definition.option.help} Default: {_show(shown)}.".replace("%", "%%"),
     }
     if definition.scalar is bool:
-        group.add_argument(definition.flag, action="store_const", const="true", **keywords)
-        keywords["help"] = argparse.SUPPRESS
-        group.add_argument(
-            "--no-" + definition.flag.removeprefix("--"), action="store_const", const="false", **keywords
-        )
+        group.add_argument(definition.flag, action=argparse.BooleanOptionalAction, **keywords)
         return
     if definition.is_list:
         keywords["action"] = "append"

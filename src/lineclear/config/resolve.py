@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from lineclear.base.errors import ConfigError
 from lineclear.config.components import (
@@ -37,6 +37,10 @@ COMPONENTS: Mapping[str, type[Any]] = {
 CONFIG_FILE_VARIABLE = VARIABLE_PREFIX + "CONFIG"
 RESERVED_VARIABLES = frozenset({CONFIG_FILE_VARIABLE, VARIABLE_PREFIX + "DATA"})
 """Variables that are no options: the configuration file's path, and the folder where tests find their data."""
+
+
+FlagValue: TypeAlias = str | list[str] | bool
+"""Text, a list's texts, or the sense of a flag that takes no value."""
 
 
 class Source(Enum):
@@ -97,7 +101,7 @@ def read_config_file(path: Path) -> ConfigFile:
         raise ConfigError("config", str(path), f"a file in TOML: {error}") from None
 
 
-def resolve(flags: Mapping[str, str | list[str]], file: ConfigFile | None, environment: Mapping[str, str]) -> Resolved:
+def resolve(flags: Mapping[str, FlagValue], file: ConfigFile | None, environment: Mapping[str, str]) -> Resolved:
     """Resolve every option from its strongest source.
 
     Raises:
@@ -128,7 +132,7 @@ def _from_environment(environment: Mapping[str, str]) -> _Given:
     }
 
 
-def _from_flags(flags: Mapping[str, str | list[str]]) -> _Given:
+def _from_flags(flags: Mapping[str, FlagValue]) -> _Given:
     return {name: (value, Origin(Source.FLAG, "--" + name.replace("_", "-"))) for name, value in flags.items()}
 
 
