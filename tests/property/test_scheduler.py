@@ -7,7 +7,7 @@ from tests.property.toy_engine import EOS, VOCAB_SIZE, ToyEngine, reference
 
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.config import ScheduleConfig
-from lineclear.schedule.sequence import SequenceState
+from lineclear.schedule.sequence import Sequence, SequenceState
 
 TOKENS = st.integers(1, VOCAB_SIZE - 1)
 SHARED_PREFIXES = st.sampled_from([[], [1] * 5, [1] * 9, [1, 2, 3, 4] * 3])
@@ -52,13 +52,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.cancelled = set()
 
     @rule(prompt=prompts(), sampling=samplings(), num_choices=st.integers(1, 3))
-    def add(self, prompt, sampling, num_choices) -> None:
+    def add(self, prompt: list[int], sampling: SamplingParams, num_choices: int) -> None:
         for _ in range(num_choices):
             self.engine.add(prompt, sampling)
 
     @precondition(lambda self: self.engine.sequences)
     @rule(data=st.data())
-    def cancel(self, data) -> None:
+    def cancel(self, data: st.DataObject) -> None:
         sequence = self.engine.sequences[data.draw(st.sampled_from(sorted(self.engine.sequences)))]
         is_alive = sequence.state is not SequenceState.FINISHED
         assert self.engine.scheduler.cancel(sequence.sequence_id) == is_alive
@@ -79,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.plan is None)
     @rule(count=st.integers(1, 10))
-    def steps(self, count) -> None:
+    def steps(self, count: int) -> None:
         for _ in range(count):
             self.engine.step()
 
@@ -104,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_outputs = sum(len(engine.output(sequence)) for sequence in engine.sequences.values())
         assert engine.scheduler.statistics().output_tokens == num_outputs
 
-    def check_ending(self, sequence) -> None:
+    def check_ending(self, sequence: Sequence) -> None:
         engine = self.engine
         updates = engine.updates[sequence.sequence_id]
         assert [u.finish_reason is None for u in updates] == [True] * (len(updates) - 1) + [False]
@@ -133,7 +133,9 @@ TestScheduler = SchedulerMachine.TestCase
     extra_blocks=st.integers(0, 4),
     wanted=st.lists(st.tuples(prompts(), samplings()), min_size=1, max_size=8),
 )
-def test_whatever_fits_alone_is_never_refused_and_always_ends(config, block_size, extra_blocks, wanted) -> None:
+def test_whatever_fits_alone_is_never_refused_and_always_ends(
+    config: ScheduleConfig, block_size: int, extra_blocks: int, wanted: list[tuple[list[int], SamplingParams]]
+) -> None:
     wanted = [(prompt[: config.max_model_len - 1], sampling) for prompt, sampling in wanted]
     longest = max(min(len(prompt) + sampling.max_tokens, config.max_model_len) for prompt, sampling in wanted)
     num_blocks = -(-(longest - 1) // block_size)

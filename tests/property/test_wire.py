@@ -1,5 +1,7 @@
 """Bytes from a peer give a message or a PeerError, and nothing else."""
 
+from typing import Any
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -51,19 +53,19 @@ def outputs(draw: st.DrawFn) -> wire.SequenceOutput:
 
 
 @given(SUBMITS)
-def test_submissions_survive(message):
+def test_submissions_survive(message: Any) -> None:
     assert wire.decode_to_worker(wire.encode(message)) == message
 
 
 @given(st.lists(outputs(), max_size=5))
-def test_outputs_survive(some):
+def test_outputs_survive(some: list[wire.SequenceOutput]) -> None:
     message = wire.StepOutputs(outputs=some)
     assert wire.decode_to_gateway(wire.encode(message)) == message
 
 
 @given(st.binary(max_size=200))
 @example(b"\x81\xa4type\xa5drain")
-def test_any_bytes_give_a_message_or_a_peers_error(data):
+def test_any_bytes_give_a_message_or_a_peers_error(data: st.DataObject) -> None:
     for decode in (wire.decode_to_worker, wire.decode_to_gateway):
         try:
             message = decode(data)
@@ -73,7 +75,7 @@ def test_any_bytes_give_a_message_or_a_peers_error(data):
 
 
 @given(SUBMITS, st.data())
-def test_a_damaged_message_gives_a_message_or_a_peers_error(message, data):
+def test_a_damaged_message_gives_a_message_or_a_peers_error(message: Any, data: st.DataObject) -> None:
     damaged = bytearray(wire.encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))

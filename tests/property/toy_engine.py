@@ -1,8 +1,8 @@
 """An engine over a toy model, with a KV store that remembers what it holds: wrong blocks cannot go unnoticed.
 
-The model's next token is a hash of all tokens before it. A slot of the store holds the whole prefix it was computed for,
-and in the draft layer's store the token after it as well. Whatever is read is compared with what it should be, and the
-draft layer's writes ahead of the sequence are made as far as the plan allows, so that a plan without room shows.
+The model's next token is a hash of all tokens before it. A slot of the store holds the whole prefix it was computed
+for, and in the draft layer's store the token after it as well. Whatever is read is compared with what it should be, and
+the draft layer's writes ahead of the sequence are made as far as the plan allows, so that a plan without room shows.
 """
 
 from dataclasses import dataclass

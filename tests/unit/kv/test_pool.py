@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from lineclear.base.errors import InvariantError
@@ -9,7 +12,7 @@ TREE = Holder(HolderKind.TREE, 0)
 WRITER = Holder(HolderKind.WRITER, 9)
 
 
-def test_blocks_are_handed_out_all_or_none():
+def test_blocks_are_handed_out_all_or_none() -> None:
     pool = BlockPool(3)
     assert pool.try_allocate(2, ALICE) == [0, 1]
     assert pool.try_allocate(2, BOB) is None
@@ -19,13 +22,13 @@ def test_blocks_are_handed_out_all_or_none():
     pool.check()
 
 
-def test_a_freed_block_is_reused_as_late_as_possible():
+def test_a_freed_block_is_reused_as_late_as_possible() -> None:
     pool = BlockPool(3)
     pool.release(pool.try_allocate(1, ALICE), ALICE)
     assert pool.try_allocate(3, ALICE) == [1, 2, 0]
 
 
-def test_the_end_of_a_sequence_does_not_end_its_writer():
+def test_the_end_of_a_sequence_does_not_end_its_writer() -> None:
     pool = BlockPool(1)
     blocks = pool.try_allocate(1, ALICE)
     pool.acquire(blocks, WRITER)
@@ -37,7 +40,7 @@ def test_the_end_of_a_sequence_does_not_end_its_writer():
     assert pool.num_free == 1
 
 
-def test_every_allocation_has_a_number_of_its_own():
+def test_every_allocation_has_a_number_of_its_own() -> None:
     pool = BlockPool(1)
     numbers = [pool.allocation(0)]
     for _ in range(3):
@@ -68,7 +71,7 @@ def test_every_allocation_has_a_number_of_its_own():
         "leave no quarantine",
     ],
 )
-def test_what_only_a_fault_would_do_is_refused(wrong):
+def test_what_only_a_fault_would_do_is_refused(wrong: Callable[[BlockPool], None]) -> None:
     pool = BlockPool(2)
     pool.try_allocate(1, ALICE)
     with pytest.raises(InvariantError):
@@ -76,14 +79,14 @@ def test_what_only_a_fault_would_do_is_refused(wrong):
     pool.check()
 
 
-def test_a_refusal_names_both_owners():
+def test_a_refusal_names_both_owners() -> None:
     pool = BlockPool(1)
     pool.try_allocate(1, ALICE)
     with pytest.raises(InvariantError, match=r"sequence 2 does not hold block 0 \(allocation 1, held by sequence 1\)"):
         pool.release([0], BOB)
 
 
-def test_a_marked_block_goes_to_quarantine_with_its_last_hold_and_leaves_it_by_proof():
+def test_a_marked_block_goes_to_quarantine_with_its_last_hold_and_leaves_it_by_proof() -> None:
     pool = BlockPool(2)
     pool.try_allocate(1, ALICE)
     pool.acquire([0], WRITER)
@@ -98,7 +101,7 @@ def test_a_marked_block_goes_to_quarantine_with_its_last_hold_and_leaves_it_by_p
     pool.check()
 
 
-def test_a_mark_taken_back_in_time_leaves_no_trace():
+def test_a_mark_taken_back_in_time_leaves_no_trace() -> None:
     pool = BlockPool(1)
     pool.try_allocate(1, ALICE)
     pool.quarantine([0])
@@ -107,7 +110,7 @@ def test_a_mark_taken_back_in_time_leaves_no_trace():
     assert pool.num_free == 1
 
 
-def test_what_the_tree_alone_keeps_is_idle():
+def test_what_the_tree_alone_keeps_is_idle() -> None:
     pool = BlockPool(2)
     pool.try_allocate(1, ALICE)
     pool.acquire([0], TREE)
@@ -129,7 +132,7 @@ def test_what_the_tree_alone_keeps_is_idle():
     pool.check()
 
 
-def test_statistics_count_blocks_and_holds():
+def test_statistics_count_blocks_and_holds() -> None:
     pool = BlockPool(4)
     pool.try_allocate(2, ALICE)
     pool.acquire([0, 1], TREE)
@@ -160,7 +163,7 @@ def test_statistics_count_blocks_and_holds():
         lambda pool: setattr(pool, "_num_idle", 0),
     ],
 )
-def test_the_check_finds_each_kind_of_damage(damage):
+def test_the_check_finds_each_kind_of_damage(damage: Callable[[Any], object]) -> None:
     pool = BlockPool(4)
     pool.try_allocate(2, ALICE)
     pool.acquire([1], TREE)
@@ -171,6 +174,6 @@ def test_the_check_finds_each_kind_of_damage(damage):
         pool.check()
 
 
-def test_a_pool_without_blocks_is_refused():
+def test_a_pool_without_blocks_is_refused() -> None:
     with pytest.raises(InvariantError, match="num_blocks"):
         BlockPool(0)

@@ -1,10 +1,12 @@
 from array import array
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from lineclear.base.errors import InvariantError
 from lineclear.kv.pool import BlockPool, Holder, HolderKind
-from lineclear.kv.radix import RadixTree
+from lineclear.kv.radix import PrefixNode, RadixTree
 
 ALICE = Holder(HolderKind.SEQUENCE, 1)
 BOB = Holder(HolderKind.SEQUENCE, 2)
@@ -22,7 +24,7 @@ class Fixture:
         self.pool = BlockPool(num_blocks)
         self.tree = RadixTree(self.pool, BLOCK_SIZE)
 
-    def insert(self, known, now=0, holder=ALICE, keep=False):
+    def insert(self, known: "array[int]", now: int = 0, holder: Holder = ALICE, keep: bool = False) -> PrefixNode:
         """Insert all full blocks of `known` whose follower is known, in fresh blocks where the tree has none."""
         prefix = self.tree.match(known, now)
         shared = self.tree.block_ids(prefix)
@@ -33,18 +35,18 @@ class Fixture:
             self.pool.release(shared + own, holder)
         return node
 
-    def matched(self, known, now=0) -> list[int]:
+    def matched(self, known: "array[int]", now: int = 0) -> list[int]:
         return self.tree.block_ids(self.tree.match(known, now))
 
 
-def test_an_empty_tree_matches_nothing():
+def test_an_empty_tree_matches_nothing() -> None:
     fixture = Fixture()
     node = fixture.tree.match(tokens(1, 2, 3, 4, 5), 0)
     assert node is fixture.tree.root
     assert (node.num_blocks, fixture.tree.block_ids(node)) == (0, [])
 
 
-def test_a_prefix_is_found_block_by_block():
+def test_a_prefix_is_found_block_by_block() -> None:
     fixture = Fixture()
     node = fixture.insert(tokens(1, 2, 3, 4, 5, 6, 7))
     assert fixture.tree.block_ids(node) == [0, 1, 2]
@@ -54,7 +56,7 @@ def test_a_prefix_is_found_block_by_block():
     fixture.tree.check()
 
 
-def test_the_last_token_is_never_matched():
+def test_the_last_token_is_never_matched() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5))
     assert fixture.matched(tokens(1, 2, 3, 4)) == [0]
@@ -62,7 +64,7 @@ def test_the_last_token_is_never_matched():
     assert fixture.matched(tokens(1)) == []
 
 
-def test_a_block_with_another_follower_is_another_block():
+def test_a_block_with_another_follower_is_another_block() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3))
     assert fixture.matched(tokens(1, 2, 3, 9)) == [0]
@@ -72,7 +74,7 @@ def test_a_block_with_another_follower_is_another_block():
     assert fixture.matched(tokens(1, 2, 3, 9)) == [0]
 
 
-def test_a_prefix_that_is_there_keeps_its_own_block():
+def test_a_prefix_that_is_there_keeps_its_own_block() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5))
     duplicate = fixture.pool.try_allocate(3, BOB)
@@ -81,7 +83,7 @@ def test_a_prefix_that_is_there_keeps_its_own_block():
     assert fixture.pool.holders(duplicate[0]) == (BOB,)
 
 
-def test_insertion_goes_on_from_a_cursor():
+def test_insertion_goes_on_from_a_cursor() -> None:
     fixture = Fixture()
     known = tokens(1, 2, 3, 4, 5, 6, 7)
     blocks = fixture.pool.try_allocate(3, ALICE)
@@ -92,7 +94,7 @@ def test_insertion_goes_on_from_a_cursor():
     assert fixture.tree.next_key(node, known) is None
 
 
-def test_a_search_goes_on_from_an_earlier_match_or_from_what_is_left_of_it():
+def test_a_search_goes_on_from_an_earlier_match_or_from_what_is_left_of_it() -> None:
     fixture = Fixture()
     known = tokens(1, 2, 3, 4, 5, 6, 7)
     short = fixture.insert(known[:5])
@@ -106,14 +108,14 @@ def test_a_search_goes_on_from_an_earlier_match_or_from_what_is_left_of_it():
 
 
 @pytest.mark.parametrize("known", [tokens(1, 2), tokens(1, 2, 3, 4)])
-def test_a_block_without_its_follower_is_not_inserted(known):
+def test_a_block_without_its_follower_is_not_inserted(known: "array[int]") -> None:
     fixture = Fixture()
     blocks = fixture.pool.try_allocate(len(known) // BLOCK_SIZE, ALICE)
     with pytest.raises(InvariantError, match="insert"):
         fixture.tree.insert(fixture.tree.root, known, blocks, 0)
 
 
-def test_nothing_is_inserted_under_a_node_that_is_gone():
+def test_nothing_is_inserted_under_a_node_that_is_gone() -> None:
     fixture = Fixture()
     node = fixture.insert(tokens(1, 2, 3))
     fixture.tree.evict(1)
@@ -122,7 +124,7 @@ def test_nothing_is_inserted_under_a_node_that_is_gone():
         fixture.tree.insert(node, tokens(1, 2, 3, 4, 5), blocks, 0)
 
 
-def test_the_least_recently_used_goes_first_and_leaves_before_their_parents():
+def test_the_least_recently_used_goes_first_and_leaves_before_their_parents() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5), now=1)
     fixture.insert(tokens(6, 7, 8), now=2)
@@ -134,7 +136,7 @@ def test_the_least_recently_used_goes_first_and_leaves_before_their_parents():
     fixture.tree.check()
 
 
-def test_a_parent_is_as_recent_as_the_child_that_went():
+def test_a_parent_is_as_recent_as_the_child_that_went() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3), now=1)
     fixture.insert(tokens(1, 2, 3, 4, 5), now=5)
@@ -145,7 +147,7 @@ def test_a_parent_is_as_recent_as_the_child_that_went():
     assert len(fixture.matched(tokens(6, 7, 8, 9, 9), now=7)) == 2
 
 
-def test_blocks_in_use_are_not_evicted():
+def test_blocks_in_use_are_not_evicted() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5), keep=True)
     fixture.insert(tokens(1, 2, 3, 6, 7), now=1, holder=BOB)
@@ -158,7 +160,7 @@ def test_blocks_in_use_are_not_evicted():
     fixture.tree.check()
 
 
-def test_a_block_taken_and_given_back_is_evictable_again():
+def test_a_block_taken_and_given_back_is_evictable_again() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3))
     for _ in range(3):
@@ -169,7 +171,7 @@ def test_a_block_taken_and_given_back_is_evictable_again():
     assert fixture.tree.evict(1) == 1
 
 
-def test_a_leaf_that_got_a_child_is_evictable_after_it():
+def test_a_leaf_that_got_a_child_is_evictable_after_it() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3))
     fixture.tree.check()  # the leaf is a candidate now
@@ -180,7 +182,7 @@ def test_a_leaf_that_got_a_child_is_evictable_after_it():
     assert fixture.tree.evict(2) == 2
 
 
-def test_a_quarantined_block_is_given_up_but_not_freed():
+def test_a_quarantined_block_is_given_up_but_not_freed() -> None:
     fixture = Fixture(num_blocks=2)
     fixture.insert(tokens(1, 2, 3), now=1)
     fixture.insert(tokens(4, 5, 6), now=2)
@@ -190,7 +192,7 @@ def test_a_quarantined_block_is_given_up_but_not_freed():
     fixture.tree.check()
 
 
-def test_statistics():
+def test_statistics() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5, 6, 7))
     fixture.tree.evict(1)
@@ -199,33 +201,33 @@ def test_statistics():
     assert (statistics.num_inserted, statistics.num_evicted) == (3, 1)
 
 
-def damage_child(tree):
+def damage_child(tree: RadixTree) -> None:
     tree.root.children.popitem()
 
 
-def damage_hold(tree):
+def damage_hold(tree: RadixTree) -> None:
     tree._pool.release([1], Holder(HolderKind.TREE, 0))
 
 
-def damage_depth(tree):
+def damage_depth(tree: RadixTree) -> None:
     next(iter(tree.root.children.values())).num_blocks = 5
 
 
-def damage_liveness(tree):
+def damage_liveness(tree: RadixTree) -> None:
     next(iter(tree.root.children.values())).is_alive = False
 
 
-def damage_candidates(tree):
+def damage_candidates(tree: RadixTree) -> None:
     tree._candidates[0][2].is_candidate = False
 
 
-def damage_heap(tree):
+def damage_heap(tree: RadixTree) -> None:
     tree._candidates.clear()
     for node in tree._nodes.values():
         node.is_candidate = False
 
 
-def damage_index(tree):
+def damage_index(tree: RadixTree) -> None:
     tree._nodes[7] = tree._nodes[0]
 
 
@@ -233,7 +235,7 @@ def damage_index(tree):
     "damage",
     [damage_child, damage_hold, damage_depth, damage_liveness, damage_candidates, damage_heap, damage_index],
 )
-def test_the_check_finds_each_kind_of_damage(damage):
+def test_the_check_finds_each_kind_of_damage(damage: Callable[[Any], object]) -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5))
     fixture.tree.check()
@@ -242,6 +244,6 @@ def test_the_check_finds_each_kind_of_damage(damage):
         fixture.tree.check()
 
 
-def test_a_tree_of_empty_blocks_is_refused():
+def test_a_tree_of_empty_blocks_is_refused() -> None:
     with pytest.raises(InvariantError, match="block_size"):
         RadixTree(BlockPool(1), 0)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,11 +10,11 @@ from lineclear.protocol.sampling import SamplingParams, validate_sampling
 VOCAB_SIZE = 100
 
 
-def params(**changes) -> SamplingParams:
+def params(**changes: Any) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 10, **changes})
 
 
-def test_temperature_zero_is_greedy():
+def test_temperature_zero_is_greedy() -> None:
     assert params(temperature=0.0).is_greedy
     assert not params(temperature=0.1).is_greedy
     assert not params().is_greedy
@@ -36,7 +37,7 @@ def test_temperature_zero_is_greedy():
         {"logprobs": 20},
     ],
 )
-def test_what_is_allowed_passes(changes):
+def test_what_is_allowed_passes(changes: dict[str, Any]) -> None:
     validate_sampling(params(**changes), VOCAB_SIZE)
 
 
@@ -70,17 +71,17 @@ def test_what_is_allowed_passes(changes):
         ("logprobs", {"logprobs": 21}),
     ],
 )
-def test_what_is_not_allowed_is_refused_by_name(field, changes):
+def test_what_is_not_allowed_is_refused_by_name(field: str, changes: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as caught:
         validate_sampling(params(**changes), VOCAB_SIZE)
     assert caught.value.field == field
 
 
-def test_alternatives_are_limited_by_a_small_vocabulary():
+def test_alternatives_are_limited_by_a_small_vocabulary() -> None:
     with pytest.raises(RequestError):
         validate_sampling(params(logprobs=6), vocab_size=5)
 
 
-def test_a_misspelt_field_is_not_ignored():
+def test_a_misspelt_field_is_not_ignored() -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"max_tokens": 3, "temprature": 0.5}, SamplingParams)

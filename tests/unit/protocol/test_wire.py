@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -67,28 +69,28 @@ TO_GATEWAY = [
 
 
 @pytest.mark.parametrize("message", TO_WORKER, ids=lambda message: type(message).__name__)
-def test_messages_to_a_worker_survive_the_wire(message):
+def test_messages_to_a_worker_survive_the_wire(message: Any) -> None:
     assert wire.decode_to_worker(wire.encode(message)) == message
 
 
 @pytest.mark.parametrize("message", TO_GATEWAY, ids=lambda message: type(message).__name__)
-def test_messages_to_the_gateway_survive_the_wire(message):
+def test_messages_to_the_gateway_survive_the_wire(message: Any) -> None:
     assert wire.decode_to_gateway(wire.encode(message)) == message
 
 
 @pytest.mark.parametrize("message", TO_WORKER, ids=lambda message: type(message).__name__)
-def test_a_gateway_takes_no_orders(message):
+def test_a_gateway_takes_no_orders(message: Any) -> None:
     with pytest.raises(PeerError):
         wire.decode_to_gateway(wire.encode(message))
 
 
 @pytest.mark.parametrize("message", TO_GATEWAY, ids=lambda message: type(message).__name__)
-def test_a_worker_takes_no_reports(message):
+def test_a_worker_takes_no_reports(message: Any) -> None:
     with pytest.raises(PeerError):
         wire.decode_to_worker(wire.encode(message))
 
 
-def raw(**fields) -> bytes:
+def raw(**fields: Any) -> bytes:
     return msgspec.msgpack.encode(fields)
 
 
@@ -114,7 +116,7 @@ def raw(**fields) -> bytes:
         b"\xa3\xff\xff\xff",
     ],
 )
-def test_nonsense_for_a_worker_is_a_peers_error(data):
+def test_nonsense_for_a_worker_is_a_peers_error(data: bytes) -> None:
     with pytest.raises(PeerError):
         wire.decode_to_worker(data)
 
@@ -130,12 +132,12 @@ def test_nonsense_for_a_worker_is_a_peers_error(data):
         {"sequence_id": 1, "draft": {"num_verifies": 0, "proposed_by_position": [1], "accepted_by_position": [0]}},
     ],
 )
-def test_contradictory_outputs_are_a_peers_error(output):
+def test_contradictory_outputs_are_a_peers_error(output: dict[str, Any]) -> None:
     with pytest.raises(PeerError):
         wire.decode_to_gateway(raw(type="step_outputs", outputs=[output]))
 
 
-def test_an_oversized_message_is_refused_on_both_sides(monkeypatch):
+def test_an_oversized_message_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 20)
     data = wire.encode(wire.Drain())
     assert len(data) <= 20
@@ -145,7 +147,7 @@ def test_an_oversized_message_is_refused_on_both_sides(monkeypatch):
         wire.decode_to_worker(data + b"\x00" * 20)
 
 
-def test_a_million_token_prompt_fits():
+def test_a_million_token_prompt_fits() -> None:
     message = wire.SubmitSequence(
         sequence_id=1,
         request_id="r",

@@ -1,9 +1,11 @@
-"""The acceptance rule; above all the proof, by exact enumeration over fractions, that it keeps the target's distribution."""
+"""The acceptance rule, and the proof by exact enumeration over fractions that it keeps the target's distribution."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 from math import lcm
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +23,11 @@ from lineclear.speculate.acceptance import draw, verify_greedy, verify_sampled
         ([4, 5, 6], [9, 5], (0, 4)),
     ],
 )
-def test_greedy_keeps_what_the_target_chose(choices, drafts, expected):
+def test_greedy_keeps_what_the_target_chose(choices: Any, drafts: Any, expected: Any) -> None:
     assert verify_greedy(choices, drafts) == expected
 
 
-def test_greedy_wants_one_row_more_than_drafts():
+def test_greedy_wants_one_row_more_than_drafts() -> None:
     with pytest.raises(InvariantError, match="2 drafts and 2 target rows"):
         verify_greedy([1, 2], [1, 2])
 
@@ -47,7 +49,7 @@ DRAFTERS = {
 }
 
 
-def target_row(target, context):
+def target_row(target: Any, context: Any) -> list[Fraction]:
     # Contexts beyond the table look at their last token only.
     return target[context[-1:]]
 
@@ -57,7 +59,7 @@ def midpoints(resolution: int) -> list[Fraction]:
     return [Fraction(2 * index + 1, 2 * resolution) for index in range(resolution)]
 
 
-def output_distribution(target, drafter, num_drafts: int) -> dict[tuple[int, ...], Fraction]:
+def output_distribution(target: Any, drafter: Any, num_drafts: int) -> dict[tuple[int, ...], Fraction]:
     """Enumerate all drafts and all uniforms; sum the probability of each emitted run of tokens."""
     distribution = defaultdict(Fraction)
     for drafts in product(range(3), repeat=num_drafts):
@@ -80,11 +82,11 @@ def output_distribution(target, drafter, num_drafts: int) -> dict[tuple[int, ...
     return distribution
 
 
-def resolution_of(target, draft) -> int:
+def resolution_of(target: Any, draft: Any) -> int:
     return lcm(*(min(Fraction(1), p / q).denominator for p, q in zip(target, draft, strict=True) if q))
 
 
-def final_resolution(target_rows, draft_rows) -> int:
+def final_resolution(target_rows: Any, draft_rows: Any) -> int:
     rows = [*target_rows]
     rows += [
         [max(p - q, Fraction(0)) for p, q in zip(*pair, strict=True)]
@@ -99,7 +101,7 @@ def final_resolution(target_rows, draft_rows) -> int:
     return lcm(*denominators)
 
 
-def distribution_of_prefix(distribution, length: int, target):
+def distribution_of_prefix(distribution: Any, length: int, target: Any) -> dict[tuple[int, ...], Fraction]:
     """Return the law of the first `length` tokens, runs that are shorter being continued by the target itself."""
     result = defaultdict(Fraction)
     pending = list(distribution.items())
@@ -114,39 +116,39 @@ def distribution_of_prefix(distribution, length: int, target):
     return {tokens: probability for tokens, probability in result.items() if probability}
 
 
-def target_distribution(target, length: int):
+def target_distribution(target: Any, length: int) -> dict[tuple[int, ...], Fraction]:
     return distribution_of_prefix({(): Fraction(1)}, length, target)
 
 
 @pytest.mark.parametrize("num_drafts", [0, 1, 2])
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_what_comes_out_is_distributed_as_the_target(target, drafter, num_drafts):
+def test_what_comes_out_is_distributed_as_the_target(target: Any, drafter: Any, num_drafts: int) -> None:
     distribution = output_distribution(target, drafter, num_drafts)
     assert sum(distribution.values()) == 1
     length = num_drafts + 1
     assert distribution_of_prefix(distribution, length, target) == target_distribution(target, length)
 
 
-def test_the_proof_would_notice_a_wrong_rule(monkeypatch):
-    """The negative control: drawing from the target after a rejection, and not from the residual, is a known mistake."""
-    monkeypatch.setattr("lineclear.speculate.acceptance._draw_residual", lambda p, q, u: draw(p, u))
+def test_the_proof_would_notice_a_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: to draw from the target after a rejection is a known mistake."""
+    monkeypatch.setattr("lineclear.speculate.acceptance._draw_residual", lambda p, _, u: draw(p, u))
     target = TARGETS["close"]
     distribution = output_distribution(target, DRAFTERS["good"], 1)
     assert distribution_of_prefix(distribution, 2, target) != target_distribution(target, 2)
 
 
-def test_equal_distributions_accept_everything():
+def test_equal_distributions_accept_everything() -> None:
     rows = [row(1, 2, 1)] * 3
     for uniform in midpoints(16):
         assert verify_sampled(rows, rows[:2], [1, 2], [uniform] * 2, Fraction(1, 8)) == (2, 0)
 
 
-def test_a_draft_the_target_excludes_is_rejected_even_by_the_lowest_uniform():
+def test_a_draft_the_target_excludes_is_rejected_even_by_the_lowest_uniform() -> None:
     assert verify_sampled([row(0, 1, 1), row(1, 1, 1)], [row(1, 1, 1)], [0], [0], Fraction(1, 4)) == (0, 1)
 
 
-def test_arrays_and_lists_agree():
+def test_arrays_and_lists_agree() -> None:
     generator = np.random.default_rng(5)
     for _ in range(300):
         target = generator.dirichlet(np.full(7, 0.4), size=4)
@@ -158,7 +160,7 @@ def test_arrays_and_lists_agree():
         assert [type(part) for part in from_arrays] == [int, int]
 
 
-def test_a_wide_vocabulary_in_single_precision():
+def test_a_wide_vocabulary_in_single_precision() -> None:
     target = np.zeros((2, 155_000), dtype=np.float32)
     draft = np.zeros((1, 155_000), dtype=np.float32)
     target[0, [3, 150_000]] = 0.5
@@ -180,18 +182,20 @@ def test_a_wide_vocabulary_in_single_precision():
         ([0.5, 0.5, 0.0], 1.0, 1),
     ],
 )
-def test_a_token_without_weight_is_never_drawn(make, weights, uniform, expected):
+def test_a_token_without_weight_is_never_drawn(
+    make: Callable[[Any], Any], weights: list[float], uniform: float, expected: Any
+) -> None:
     assert draw(make(weights), uniform) == expected
 
 
 @pytest.mark.parametrize("make", [list, np.array], ids=["list", "array"])
-def test_nothing_can_be_drawn_from_nothing(make):
+def test_nothing_can_be_drawn_from_nothing(make: Callable[[Any], Any]) -> None:
     with pytest.raises(InvariantError, match="no token has weight"):
         draw(make([0.0, 0.0]), 0.5)
 
 
 @pytest.mark.parametrize("make", [list, np.array], ids=["list", "array"])
-def test_a_rejection_by_rounding_falls_back_to_the_target(make):
+def test_a_rejection_by_rounding_falls_back_to_the_target(make: Callable[[Any], Any]) -> None:
     # The row is too small to accept this uniform though both rows are the same: only rounding does that.
     rows = make([[0.5, 0.5]])
     assert verify_sampled([rows[0], rows[0]], rows, [0], [1.0], 0.75) == (0, 1)

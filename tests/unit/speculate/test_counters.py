@@ -4,7 +4,7 @@ from lineclear.protocol.drafts import DraftCounts
 from lineclear.speculate.counters import accept_length, accept_rate, accept_rate_by_position
 
 
-def test_figures_of_a_healthy_sequence():
+def test_figures_of_a_healthy_sequence() -> None:
     counts = DraftCounts()
     for num_accepted in (3, 2, 0, 3):
         counts.record(3, num_accepted)
@@ -13,7 +13,7 @@ def test_figures_of_a_healthy_sequence():
     assert accept_rate_by_position(counts) == pytest.approx([3 / 4, 3 / 4, 2 / 4])
 
 
-def test_extremes():
+def test_extremes() -> None:
     none, all_of_them = DraftCounts(), DraftCounts()
     none.record(3, 0)
     all_of_them.record(3, 3)
@@ -21,7 +21,7 @@ def test_extremes():
     assert (accept_length(all_of_them), accept_rate(all_of_them)) == (4.0, 1.0)
 
 
-def test_nothing_is_said_before_the_first_verify():
+def test_nothing_is_said_before_the_first_verify() -> None:
     assert accept_length(DraftCounts()) is None
     assert accept_rate(DraftCounts()) is None
     assert accept_rate_by_position(DraftCounts()) == []
