@@ -18,7 +18,11 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
+from lineclear.gateway.run_cache import RunCache
 from lineclear.gateway.vocabulary import ControlToken, Vocabulary, read_vocabulary
+
+MAX_CACHED_CHARACTERS = 32 * 1024 * 1024
+"""Some hundred conversations of coding agents: about 100 MB with their tokens."""
 
 _PROBE = "a"
 """Any text of at least one token: shows what the tokenizer puts around a text."""
@@ -38,6 +42,7 @@ class Tokenization:
         complete = Tokenizer.from_buffer(tokenizer_json)
         self.vocabulary: Vocabulary = read_vocabulary(description, _tokens_by_id(complete), _one_decoder(complete))
         self._plain = Tokenizer.from_buffer(msgspec.json.encode(_without_control_tokens(description)))
+        self._cache = RunCache(MAX_CACHED_CHARACTERS)
         self._plain.no_truncation()
         self._plain.no_padding()
         self._prefix, self._suffix = self._surrounding_ids(complete)
@@ -86,7 +91,14 @@ class Tokenization:
         return token_ids
 
     def _encode_runs(self, runs: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(runs, add_special_tokens=False)]
+        found = [self._cache.find(run) for run in runs]
+        missing = [run for run, token_ids in zip(runs, found, strict=True) if token_ids is None]
+        encoded = iter(self._plain.encode_batch_fast(missing, add_special_tokens=False))
+        for idx, run in enumerate(runs):
+            if found[idx] is None:
+                token_ids = found[idx] = next(encoded).ids
+                self._cache.keep(run, token_ids)
+        return [token_ids or [] for token_ids in found]
 
     def _surrounding_ids(self, complete: Tokenizer) -> tuple[list[int], list[int]]:
         inner = self.encode_text(_PROBE)

@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 import uvloop
+from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker
+from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 from lineclear.config.components import EngineConfig, GatewayConfig, LinkConfig, ServeConfig, SupervisorConfig
 from lineclear.gateway.process import Gateway
@@ -16,8 +18,6 @@ from lineclear.gateway.served_model import SamplingDefaults, TextAssets
 from lineclear.gateway.template import ChatTemplate
 from lineclear.gateway.tokenization import Tokenization
 from lineclear.transport.reports import GatewayListening, GatewayServing, Report
-from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker
-from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +83,7 @@ class RunningGateway:
 
         async def wait() -> None:
             async with asyncio.timeout(WAIT_SECONDS):
-                while not is_met():
+                while not is_met():  # noqa: ASYNC110 - any state may be waited for
                     await asyncio.sleep(0)
 
         asyncio.run_coroutine_threadsafe(wait(), self.loop).result()

@@ -1,11 +1,13 @@
 """A choice from its tokens: the same answer however the worker's steps fall."""
 
+import itertools
 import json
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.unit.gateway.tiny_text import WEATHER_TOOL, build_tokenizer
 
 from lineclear.gateway.choice import AnswerFormat, ChoiceAssembler
 from lineclear.gateway.collected import CollectedChoice
@@ -14,7 +16,6 @@ from lineclear.gateway.fragments import Content, Marker, Reasoning
 from lineclear.gateway.tokenization import Tokenization
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import SequenceOutput, TokenLogprobs
-from tests.unit.gateway.tiny_text import WEATHER_TOOL, build_tokenizer
 
 TOKENIZATION = Tokenization(build_tokenizer())
 WITHOUT_MARKERS = Tokenization(build_tokenizer(has_markers=False))
@@ -47,7 +48,7 @@ def outputs_of(
     token_ids: Sequence[int], cuts: Sequence[int], finish_reason: str = "stop", *, has_logprobs: bool = False
 ) -> list[SequenceOutput]:
     borders = sorted({0, len(token_ids), *(cut % (len(token_ids) + 1) for cut in cuts)})
-    steps = [list(token_ids[start:end]) for start, end in zip(borders, borders[1:], strict=False)] or [[]]
+    steps = [list(token_ids[start:end]) for start, end in itertools.pairwise(borders)] or [[]]
     return [
         SequenceOutput(
             sequence_id=1,

@@ -1,5 +1,7 @@
 """Stop strings against a reading of the text one character at a time."""
 
+import itertools
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def naive(text: str, stop_strings: tuple[str, ...]) -> tuple[str, str | None]:
 
 def pieces_of(text: str, cuts: list[int]) -> list[str]:
     borders = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    return [text[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+    return [text[start:end] for start, end in itertools.pairwise(borders)]
 
 
 def run(pieces: list[str], stop_strings: tuple[str, ...]) -> tuple[str, str | None]:

@@ -1,9 +1,12 @@
 """Chat templates: the model's own words stay the model's own."""
 
+import json
+
 import jinja2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import Conversation, Message, PastToolCall, ToolDefinition
@@ -11,7 +14,6 @@ from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.errors import InvalidRequestError
 from lineclear.gateway.template import GUARDS, ChatTemplate, Rendered
 from lineclear.gateway.tokenization import Tokenization
-from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 TOKENIZATION = Tokenization(build_tokenizer())
 CHAT_TEMPLATE = ChatTemplate(TEMPLATE, {}, TOKENIZATION.control_literals)
@@ -36,7 +38,7 @@ def conversation(text: str, name: str = "f") -> Conversation:
 def render_plainly(text: str) -> str:
     """What the template alone makes of a conversation, by jinja2's own environment."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = lambda value, **_: __import__("json").dumps(value, ensure_ascii=False)
+    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
     values = conversation(text)
     messages = [
         {"role": "system", "content": text},
@@ -120,7 +122,8 @@ def test_templates_are_sandboxed() -> None:
 
 
 def test_what_transformers_templates_use_is_there() -> None:
-    source = "{% for n in [1, 2, 3] %}{% if n == 2 %}{% break %}{% endif %}{{ n }}{% endfor %}{{ bos_token }}{{ strftime_now('%%') }}"
+    loop = "{% for n in [1, 2, 3] %}{% if n == 2 %}{% break %}{% endif %}{{ n }}{% endfor %}"
+    source = loop + "{{ bos_token }}{{ strftime_now('%%') }}"
     assert ChatTemplate(source, {"bos_token": "<s>"}, ()).render(Conversation(())).text == "1<s>%"
 
 

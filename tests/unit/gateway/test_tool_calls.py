@@ -1,5 +1,6 @@
 """Tool calls in GLM's format: what public parsers got wrong, and one law for all of it."""
 
+import itertools
 import json
 
 import pytest
@@ -82,8 +83,10 @@ CALL = "<tool_call>run<arg_key>command</arg_key><arg_value>ls -l</arg_value></to
         ("<tool_call>run_in_terminal</tool_call>", "", [("run_in_terminal", {})]),
         (f"Let me look.\n{CALL}\n\n{CALL} done", "Let me look.done", [("run", {"command": "ls -l"})] * 2),
         (
-            "<tool_call>run\n<arg_key>command</arg_key>\n<arg_value>a\n b</arg_value>\n<arg_key>timeout</arg_key>\n"
-            "<arg_value>30</arg_value>\n</tool_call>",
+            (
+                "<tool_call>run\n<arg_key>command</arg_key>\n<arg_value>a\n b</arg_value>\n"
+                "<arg_key>timeout</arg_key>\n<arg_value>30</arg_value>\n</tool_call>"
+            ),
             "",
             [("run", {"command": "a\n b", "timeout": 30})],
         ),
@@ -134,8 +137,10 @@ def test_what_is_no_call_of_a_declared_tool_is_text_with_its_tags(text: str) -> 
         ("<tool_call>run<arg_key>command</arg_key></tool_call>", {}),
         # the same key twice: the first counts, as it was already sent
         (
-            "<tool_call>run<arg_key>command</arg_key><arg_value>a</arg_value>"
-            "<arg_key>command</arg_key><arg_value>b</arg_value></tool_call>",
+            (
+                "<tool_call>run<arg_key>command</arg_key><arg_value>a</arg_value>"
+                "<arg_key>command</arg_key><arg_value>b</arg_value></tool_call>"
+            ),
             {"command": "a"},
         ),
         # words between the arguments
@@ -235,11 +240,7 @@ answers = st.lists(pieces, max_size=14).map("".join)
 def test_how_the_text_is_cut_changes_nothing(text: str, cuts: list[int], is_cut: bool) -> None:
     scanner = MarkerScanner(frozenset(Marker))
     borders = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    fragments = [
-        fragment
-        for start, end in zip(borders, borders[1:], strict=False)
-        for fragment in scanner.push(text[start:end])
-    ]
+    fragments = [fragment for start, end in itertools.pairwise(borders) for fragment in scanner.push(text[start:end])]
     fragments += scanner.flush()
     assert summary(parse(fragments, is_cut=is_cut)) == summary(parse(fragments_of(text), is_cut=is_cut))
 

@@ -18,7 +18,8 @@ TEMPLATE = """[gMASK]<sop>
 {%- endif -%}
 {%- for message in messages -%}
 {%- if message.role == 'assistant' -%}
-<|assistant|>{{ '<think>' + message.reasoning_content if message.reasoning_content else '' }}</think>{{ message.content }}
+<|assistant|>{{ '<think>' + message.reasoning_content if message.reasoning_content else '' }}</think>
+{{- message.content }}
 {%- for call in message.tool_calls or [] -%}
 <tool_call>{{ call.function.name }}
 {%- for key, value in call.function.arguments.items() -%}

@@ -11,7 +11,7 @@ import msgspec
 
 from lineclear.gateway.errors import InvalidRequestError
 
-_PATH = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$?\.?(?P<path>.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 _EXPECTED = re.compile(r"Expected (?P<allowed>.+?)(?:, got (?P<got>.+))?")
