@@ -35,10 +35,9 @@ FACTS = ModelFacts(
 def gateway(behaviour: str) -> None:
     start, report = begin_child(GatewayStart)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit(0))
+    signal.signal(signal.SIGUSR1, lambda *_: report(GatewayServing(0)))
     report(GatewayListening("127.0.0.1", start.config.gateway.port or 4242))
     report(GatewayServing(1))
-    if behaviour == "loses its worker":
-        signal.signal(signal.SIGUSR1, lambda *_: report(GatewayServing(0)))
     while True:
         signal.pause()
 

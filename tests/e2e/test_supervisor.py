@@ -76,7 +76,7 @@ def test_a_killed_process_is_started_again(name: str) -> None:
 
 
 def test_a_worker_that_its_gateway_has_lost_for_long_is_replaced() -> None:
-    with service(gateway="loses its worker") as program:
+    with service() as program:
         program.wait_for(READY)
         children = children_by_command(program.process.pid)
         os.kill(children["gateway"], signal.SIGUSR1)
