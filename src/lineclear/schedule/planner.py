@@ -72,6 +72,8 @@ class Planner:
     def forget(self, sequence: Sequence) -> None:
         """Drop what is known of a sequence that ends."""
         self._waits.forget(sequence)
+        if self._refusal is not None and self._refusal[0] is sequence:
+            self._refusal = None
 
     def _pick_running(self) -> None:
         running = self._queues.running
@@ -191,10 +193,12 @@ class Planner:
         return sum(max(0, num_blocks_for(sequence.num_tokens) - len(sequence.block_table)) + 1 for sequence in running)
 
     def _is_refused_still(self, sequence: Sequence, num_spare: int) -> bool:
-        """Whether trying again cannot be worth the walk along a long prefix: nothing has become free since."""
-        if self._refusal is None or not self._queues.running:
-            return False
-        return self._refusal[0] is sequence and num_spare <= self._refusal[1]
+        """Whether trying again cannot be worth the walk along a long prefix: nothing has become free since.
+
+        Nobody waits for ever by this. A refusal means that what the sequence needs and the idle blocks of its prefix
+        exceed what was spare; if no more is spare when nothing runs, the sequence does not fit at all.
+        """
+        return self._refusal is not None and self._refusal[0] is sequence and num_spare <= self._refusal[1]
 
     def _make_plan(self) -> Plan:
         decodes = [pick for pick in self._picks if pick.start == pick.sequence.num_tokens - 1]

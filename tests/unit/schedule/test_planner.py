@@ -3,8 +3,10 @@
 import pytest
 from tests.unit.schedule.desk import Desk
 
+from lineclear.kv.radix import PrefixNode
+from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import ChunkResult
-from lineclear.schedule.sequence import SequenceState
+from lineclear.schedule.sequence import Sequence, SequenceState
 
 WAITING, RUNNING = SequenceState.WAITING, SequenceState.RUNNING
 
@@ -59,6 +61,18 @@ def test_even_without_budget_for_all_the_oldest_goes_on() -> None:
     desk.commit(plan)
 
 
+def test_drafts_of_younger_sequences_do_not_hold_up_the_oldest() -> None:
+    desk = Desk(max_batch_tokens=8, draft_tokens=3)
+    desk.add([1, 2, 3, 4, 5], max_tokens=1)
+    second = desk.add([1, 2, 3, 4, 5, *[6] * 20])
+    third, fourth = desk.add([7]), desk.add([8])
+    desk.step()
+    assert (second.state, third.state, fourth.state) == (WAITING, RUNNING, RUNNING)
+    desk.step({sequence: ChunkResult([9], 0, [8, 8, 8]) for sequence in (third, fourth)})
+    # The younger two could take all 8 tokens of the budget.
+    assert desk.spans(desk.plan()) == [(3, 2, 6), (4, 2, 5), (2, 10, 11)]
+
+
 def test_no_more_than_max_running_are_admitted_in_order_of_arrival() -> None:
     desk = Desk(max_running=2)
     sequences = [desk.add([index] * 3) for index in (1, 2, 3)]
@@ -105,6 +119,13 @@ class TestDrafts:
         desk.commit(plan, {sequence: ChunkResult([4], 0, [5] * num_next)})
         if num_drafts is not None:
             assert desk.chunk(desk.plan(), sequence).num_drafts == num_drafts
+
+    def test_drafts_that_acceptance_has_made_too_many_are_left_out(self) -> None:
+        desk = Desk(draft_tokens=3)
+        sequence = desk.add([1, 2, 3], max_tokens=6)
+        desk.step({sequence: ChunkResult([4], 0, [5, 6, 7])})
+        desk.step({sequence: ChunkResult([5, 6, 9], 2, [1, 2, 3])})
+        assert desk.chunk(desk.plan(), sequence).num_drafts == 1  # of 2 tokens that are left, one is no draft
 
     def test_neither_verify_nor_drafting_ahead_reaches_past_the_models_length(self) -> None:
         desk = Desk(draft_tokens=3, max_model_len=7)
@@ -253,20 +274,28 @@ class TestAdmission:
         desk.commit(plan)
         assert follower.state is RUNNING
 
-    def test_a_refusal_for_lack_of_room_is_reconsidered_when_blocks_become_free(self) -> None:
-        desk = Desk(num_blocks=6)
-        desk.add([1, 2, 3, 4, 5], max_tokens=1)
+    def test_a_refusal_is_reconsidered_only_when_blocks_have_become_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        desk = Desk(num_blocks=12)
+        desk.add(range(1, 10), max_tokens=1)
         desk.step()
-        busy = desk.add([50] * 11, max_tokens=8)
+        short, long = desk.add([50] * 11, max_tokens=4), desk.add([60] * 11, max_tokens=20)
         desk.step()
-        follower = desk.add([1, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=1)
-        for _ in range(3):
+        # With its prefix of 2 idle blocks it seems to fit; without them it does not.
+        follower = desk.add([*range(1, 10), *[70] * 12])
+        attempts = []
+        take_prefix = Holdings.take_prefix
+
+        def spy(holdings: Holdings, sequence: Sequence, prefix: PrefixNode) -> None:
+            attempts.append(sequence)
+            take_prefix(holdings, sequence, prefix)
+
+        monkeypatch.setattr(Holdings, "take_prefix", spy)
+        while short.state is RUNNING:
             desk.step()
-            assert follower.state is WAITING
-        while busy.state is RUNNING:
-            desk.step()
+            assert (follower.state, attempts) == (WAITING, [follower])
         desk.step()
-        assert follower.state is not WAITING
+        assert (follower.state, follower.num_cached_tokens, long.state) == (RUNNING, 8, RUNNING)
+        assert attempts == [follower, follower]
 
 
 class TestQuarantine:
