@@ -1,0 +1,49 @@
+"""Bodies that make no sense are refused in words that name the field."""
+
+import pytest
+
+from lineclear.gateway.codecs.body import GenerationBody, decode_body
+from lineclear.gateway.codecs.chat import ChatBody
+from lineclear.gateway.errors import InvalidRequestError
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (b'{"temperature": "hot"}', "temperature", "temperature: got str, allowed: float | null"),
+        (b'{"logit_bias": {"x": 1}}', "logit_bias", "logit_bias: "),
+        (b'{"logit_bias": {"1": "x"}}', "logit_bias", "logit_bias: "),
+        (b'{"stop": ["a", ""]}', "stop[1]", "stop[1]: "),
+        (b'{"stream_options": {"include_usage": 1}}', "stream_options.include_usage", "stream_options.include_usage: "),
+        (b"[]", None, "got array, allowed: object"),
+    ],
+)
+def test_wrong_types(body: bytes, param: str | None, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        decode_body(body, GenerationBody)
+    assert (raised.value.param, raised.value.code) == (param, "invalid_type")
+    assert raised.value.message.startswith(message)
+
+
+def test_missing_fields() -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        decode_body(b'{"messages": [{"content": "x"}]}', ChatBody)
+    assert raised.value.param == "messages[0].role"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"a": NaN}', b'{"stop": "\\ud800"}'])
+def test_no_json(body: bytes) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        decode_body(body, GenerationBody)
+    assert raised.value.code == "invalid_json"
+
+
+def test_half_a_surrogate_pair_is_named() -> None:
+    with pytest.raises(InvalidRequestError, match="surrogate"):
+        decode_body(b'{"stop": "a\\ud800b"}', GenerationBody)
+
+
+def test_null_is_nothing() -> None:
+    names = [name for name in GenerationBody.__struct_fields__ if name != "lineclear"]
+    body = "{" + ",".join(f'"{name}": null' for name in [*names, "lineclear"]) + "}"
+    assert decode_body(body.encode(), GenerationBody) == GenerationBody()
