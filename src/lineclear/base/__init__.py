@@ -1,1 +1,1 @@
-"""What every other package may rely on: ids, the error tree, the clock's shape."""
+"""What every other package may rely on: ids and the error tree."""

@@ -152,11 +152,6 @@ class BlockPool:
         """Whether the tree alone holds a block."""
         return self._tree_held[block_id] == 1 and len(self._holders[block_id]) == 1
 
-    def is_exclusive(self, block_id: BlockId, holder: Holder) -> bool:
-        """Whether a holder alone holds a block."""
-        holders = self._holders[block_id]
-        return len(holders) == 1 and holder in holders
-
     def allocation(self, block_id: BlockId) -> int:
         """Return the number of a block's latest allocation: unique in this pool; 0 before the first."""
         return self._allocations[block_id]

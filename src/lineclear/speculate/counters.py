@@ -20,9 +20,3 @@ def accept_rate(counts: DraftCounts) -> float | None:
     """
     num_proposed = sum(counts.proposed_by_position)
     return sum(counts.accepted_by_position) / num_proposed if num_proposed else None
-
-
-def accept_rate_by_position(counts: DraftCounts) -> list[float]:
-    """Return the share of proposed drafts that were accepted, position by position."""
-    pairs = zip(counts.accepted_by_position, counts.proposed_by_position, strict=True)
-    return [accepted / proposed for accepted, proposed in pairs]

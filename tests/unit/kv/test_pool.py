@@ -35,7 +35,6 @@ def test_the_end_of_a_sequence_does_not_end_its_writer() -> None:
     pool.release(blocks, ALICE)
     assert pool.num_free == 0
     assert pool.holders(blocks[0]) == (WRITER,)
-    assert pool.is_exclusive(blocks[0], WRITER)
     pool.release(blocks, WRITER)
     assert pool.num_free == 1
 

@@ -128,6 +128,7 @@ def test_the_least_recently_used_goes_first_and_leaves_before_their_parents() ->
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5), now=1)
     fixture.insert(tokens(6, 7, 8), now=2)
+    fixture.tree.check()  # both leaves are candidates now
     fixture.matched(tokens(1, 2, 3, 4, 5), now=3)
     assert fixture.tree.evict(1) == 1
     assert fixture.matched(tokens(6, 7, 8), now=4) == []
@@ -138,13 +139,13 @@ def test_the_least_recently_used_goes_first_and_leaves_before_their_parents() ->
 
 def test_a_parent_is_as_recent_as_the_child_that_went() -> None:
     fixture = Fixture()
-    fixture.insert(tokens(1, 2, 3), now=1)
+    old = fixture.insert(tokens(6, 7, 8), now=1, keep=True)
     fixture.insert(tokens(1, 2, 3, 4, 5), now=5)
-    fixture.insert(tokens(6, 7, 8), now=3)
-    fixture.insert(tokens(6, 7, 8, 9, 9), now=6)
-    fixture.tree.evict(2)
-    assert fixture.matched(tokens(1, 2, 3), now=7) == []
-    assert len(fixture.matched(tokens(6, 7, 8, 9, 9), now=7)) == 2
+    assert fixture.tree.evict(1) == 1
+    fixture.pool.release(fixture.tree.block_ids(old), ALICE)
+    assert fixture.tree.evict(1) == 1
+    assert not old.is_alive
+    assert len(fixture.matched(tokens(1, 2, 3), now=6)) == 1
 
 
 def test_blocks_in_use_are_not_evicted() -> None:

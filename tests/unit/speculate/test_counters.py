@@ -1,7 +1,7 @@
 import pytest
 
 from lineclear.protocol.drafts import DraftCounts
-from lineclear.speculate.counters import accept_length, accept_rate, accept_rate_by_position
+from lineclear.speculate.counters import accept_length, accept_rate
 
 
 def test_figures_of_a_healthy_sequence() -> None:
@@ -10,7 +10,6 @@ def test_figures_of_a_healthy_sequence() -> None:
         counts.record(3, num_accepted)
     assert accept_length(counts) == pytest.approx(1 + 8 / 4)
     assert accept_rate(counts) == pytest.approx(8 / 12)
-    assert accept_rate_by_position(counts) == pytest.approx([3 / 4, 3 / 4, 2 / 4])
 
 
 def test_extremes() -> None:
@@ -24,4 +23,3 @@ def test_extremes() -> None:
 def test_nothing_is_said_before_the_first_verify() -> None:
     assert accept_length(DraftCounts()) is None
     assert accept_rate(DraftCounts()) is None
-    assert accept_rate_by_position(DraftCounts()) == []
