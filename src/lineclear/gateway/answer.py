@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from lineclear.gateway.accepted import ClientGone, Failed, Generation, GenerationEvent, Output, Restarted
 from lineclear.gateway.choice import ChoiceAssembler, ChoiceDelta
 from lineclear.gateway.collected import CollectedChoice
-from lineclear.gateway.dispatch import ClientGone, Dispatcher, Failed, Generation, GenerationEvent, Output, Restarted
+from lineclear.gateway.dispatch import Dispatcher
 from lineclear.gateway.http import ClientDisconnectedError
 from lineclear.gateway.tool_calls import ToolCallParser
 from lineclear.gateway.usage import Usage

@@ -19,13 +19,13 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 from lineclear.base.ids import WorkerId
 from lineclear.config.components import ServeConfig
+from lineclear.gateway.accepted import Failed, Generation, Output, Restarted
 from lineclear.gateway.errors import ApiError, GenerationError, OverloadedError, UnavailableError, refuse
 from lineclear.gateway.generation import GenerationRequest
-from lineclear.gateway.mailbox import Mailbox
 from lineclear.gateway.worker_table import Worker, WorkerTable
 from lineclear.protocol import wire
 from lineclear.transport.endpoint import Endpoint
@@ -35,55 +35,6 @@ logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 """How often one request is begun. A request that ends three workers is the reason, not the victim."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A worker's output for a choice."""
-
-    choice_idx: int
-    output: wire.SequenceOutput
-
-
-@dataclass(frozen=True, slots=True)
-class Restarted:
-    """Forget every output: the request begins again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """There will be no more outputs."""
-
-    error: ApiError
-
-
-@dataclass(frozen=True, slots=True)
-class ClientGone:
-    """The client closed its connection."""
-
-
-GenerationEvent: TypeAlias = Output | Restarted | Failed | ClientGone
-
-
-class Generation:
-    """One request in the hands of the dispatcher, and what the reader of its outputs holds.
-
-    `events` is read by one reader. `mark_delivered` says that the client has been sent something that cannot be taken
-    back.
-    """
-
-    def __init__(self, request: GenerationRequest) -> None:
-        self.request = request
-        self.events: Mailbox[GenerationEvent] = Mailbox()
-        self.sequence_ids: set[int] = set()
-        self.num_attempts = 0
-        self.is_delivered = False
-        self.is_closed = False
-        self.give_up: asyncio.TimerHandle | None = None
-
-    def mark_delivered(self) -> None:
-        """From now on a lost worker is a failure."""
-        self.is_delivered = True
 
 
 @dataclass(frozen=True, slots=True)

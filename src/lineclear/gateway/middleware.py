@@ -18,6 +18,9 @@ from lineclear.gateway.http import ClientDisconnectedError, send_error
 logger = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "x-request-id"
+REQUEST_ID_KEY = "lineclear.request_id"
+"""Where endpoints find the id in their scope."""
+
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 OPEN_PATHS = frozenset({"/", "/health", "/livez", "/ready", "/readyz", "/metrics"})
@@ -43,7 +46,7 @@ class RequestIdMiddleware:
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        await self._app({**scope, REQUEST_ID_KEY: request_id}, receive, send_with_id)
 
 
 class ErrorMiddleware:

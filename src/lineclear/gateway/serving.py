@@ -20,15 +20,18 @@ from dataclasses import dataclass
 from starlette.types import Receive, Scope, Send
 
 from lineclear.base.ids import RequestId
+from lineclear.gateway.accepted import ClientGone, Generation
 from lineclear.gateway.answer import AnswerReader
-from lineclear.gateway.dispatch import ClientGone, Dispatcher, Generation
+from lineclear.gateway.dispatch import Dispatcher
 from lineclear.gateway.errors import ApiError, InvalidRequestError, OverloadedError, UnavailableError
 from lineclear.gateway.generation import ApiCall, CallContext, Codec
 from lineclear.gateway.http import ClientDisconnectedError, ClientWatch, EventStream, read_body, send_body
 from lineclear.gateway.ledger import Ledger, Outcome
 from lineclear.gateway.metrics import GatewayMetrics
+from lineclear.gateway.middleware import REQUEST_ID_KEY
 from lineclear.gateway.served_model import ServedModel, TextAssets, serve_model
 from lineclear.gateway.sse import KEEP_ALIVE
+from lineclear.gateway.usage import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +87,7 @@ class GenerationEndpoint:
             ApiError: The request is refused, or failed before anything was sent.
         """
         body = await read_body(scope, receive, self._services.max_body_bytes)
-        exchange = _Exchange(self._codec.api, self._services)
+        exchange = _Exchange(self._codec.api, self._services, scope[REQUEST_ID_KEY])
         with self._services.metrics.inflight.labels(self._codec.api).track_inprogress():
             async with ClientWatch(receive) as watch:
                 try:
@@ -122,7 +125,8 @@ class GenerationEndpoint:
 class _Exchange:
     """One request and what is measured of it."""
 
-    def __init__(self, api: str, services: Services) -> None:
+    def __init__(self, api: str, services: Services, sent_id: str) -> None:
+        self._sent_id = sent_id
         self.request_id = RequestId(uuid.uuid4().hex)
         self._api = api
         self._services = services
@@ -130,6 +134,7 @@ class _Exchange:
         self._now = asyncio.get_running_loop().time
         self._started = self._now()
         self._last_output: float | None = None
+        self._ttft_seconds: float | None = None
         self._is_stream = False
         self._phase = "prepare"
 
@@ -156,7 +161,7 @@ class _Exchange:
         finally:
             services.dispatcher.close(generation)
             services.ledger.end(self.request_id, outcome)
-            logger.info("request %s (%s) %s after %.3f s", self.request_id, self._api, outcome.value, self._elapsed())
+            self._log(outcome, reader.usage())
 
     async def _whole(self, call: ApiCall, reader: AnswerReader, send: Send) -> bool:
         while not reader.is_complete:
@@ -192,10 +197,28 @@ class _Exchange:
                 await stream.write(data)
                 last_write = self._now()
 
+    def _log(self, outcome: Outcome, usage: Usage) -> None:
+        """One line a request: who, how long, how much, and nothing of what was said."""
+        logger.info(
+            "request %s %s api=%s stream=%d phase=%s prompt=%d cached=%d output=%d ttft_ms=%d e2e_ms=%d sent_id=%s",
+            self.request_id,
+            outcome.value,
+            self._api,
+            self._is_stream,
+            self._phase,
+            usage.num_prompt_tokens,
+            usage.num_cached_tokens,
+            usage.num_completion_tokens,
+            1000 * (self._ttft_seconds or 0),
+            1000 * self._elapsed(),
+            self._sent_id,
+        )
+
     def _on_tokens(self, num_tokens: int) -> None:
         now = self._now()
         if self._last_output is None:
-            self._metrics.time_to_first_token.observe(now - self._started)
+            self._ttft_seconds = now - self._started
+            self._metrics.time_to_first_token.observe(self._ttft_seconds)
             self._phase = "decode"
         else:
             self._metrics.inter_token_latency.observe((now - self._last_output) / num_tokens)
