@@ -27,17 +27,21 @@ def advance(tree: RadixTree, sequence: Sequence, num_blocks: int) -> None:
     sequence.prefix = tree.insert(sequence.prefix, sequence.tokens, blocks, 0)
 
 
-def test_a_follower_waits_until_all_that_is_common_is_there(tree: RadixTree) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "num_blocks"),
+    [([1, 2, 3, 4, 5, 9, 9, 9], 2), ([1, 2, 3, 4, 9, 9], 1), ([1, 2, 3, 9, 9], 1), ([1, 2, 3, 4, 5, 6, 7, 8], 3)],
+)
+def test_a_follower_waits_until_all_that_is_common_is_there(
+    tree: RadixTree, prompt: list[int], num_blocks: int
+) -> None:
     waits = PrefixWaits(tree)
-    leader = make_sequence(1, [1, 2, 3, 4, 5, 6, 7, 8], tree)
-    follower = make_sequence(2, [1, 2, 3, 4, 5, 9, 9, 9], tree)
+    leader, follower = make_sequence(1, [1, 2, 3, 4, 5, 6, 7, 8], tree), make_sequence(2, prompt, tree)
     leader.state = SequenceState.RUNNING
     waits.note_leaders([leader])
     assert waits.must_wait(follower, tree.root)
-    assert waits.is_waiting(follower)
-    advance(tree, leader, 1)
-    assert waits.is_waiting(follower)
-    advance(tree, leader, 1)
+    for _ in range(num_blocks):
+        assert waits.is_waiting(follower)
+        advance(tree, leader, 1)
     assert not waits.is_waiting(follower)
     waits.note_leaders([leader])
     assert not waits.must_wait(follower, tree.match(follower.tokens, 0))
