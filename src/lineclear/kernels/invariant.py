@@ -6,7 +6,7 @@ What was measured (torch 2.13 with oneMKL, AVX-512, one and two threads), and wh
    product and next to other columns, as long as the inner dimension is at most 512; from 1024 on it does not. So inner
    dimensions are cut in tiles of at most `INNER_TILE`, summed in order, and passes have at least `MIN_ROWS` rows.
 2. A row vector times a matrix gives a column bits that depend on the matrix's width. So the sum over index heads always
-   has `KEY_TILE` columns.
+   has `KEY_TILE` columns, and the sum over experts a model's own shape.
 3. `sigmoid` and `silu` treat the last few values of a tensor otherwise than the rest, `exp` and division do not. So the
    gate is written with these.
 
@@ -14,12 +14,15 @@ Another BLAS may behave otherwise: the first product of each weight shape is com
 that fails is computed in tiles of one fixed height from then on.
 """
 
+import functools
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from lineclear.kernels import reference
 from lineclear.kernels.ops import Ops
+from lineclear.kernels.workspace import Workspace
 
 INNER_TILE = 512
 """Largest inner dimension of one product: rows keep their bits up to here (measured)."""
@@ -30,11 +33,11 @@ MIN_ROWS = 4
 ROW_TILE = 32
 """Height of the tiles for weight shapes that fail the comparison."""
 
-KEY_TILE = 512
-"""Keys scored at once. With 512 rows of queries a tile of products is 1 MiB, which stays in a core's cache."""
+KEY_TILE = 256
+"""Keys that are scored in one product. Contexts are padded to a multiple, so it is not larger than need be."""
 
-MAX_PRODUCTS = 512 * KEY_TILE
-"""Products of index heads and keys in memory at once."""
+MAX_PRODUCTS = 1 << 18
+"""Products of index heads and keys in memory at once: 1 MiB, which stays in a core's cache."""
 
 ATTENTION_TILE = 16
 """Tokens whose slots are gathered at once. At 256 slots of 96 values that is 1.5 MiB: 64 took twice as long a token."""
@@ -55,25 +58,36 @@ class InvariantMatmul:
         self._is_direct: dict[tuple[torch.dtype, int, int], bool] = {}
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Shapes: x: [..., R, in]; weight: [..., in, out]; returns [..., R, out]."""
+        """Shapes: x: [R, in] or [B, R, in]; weight: [in, out] or [B, in, out]; returns [R, out] or [B, R, out]."""
+        if x.shape[-2] < MIN_ROWS:
+            return self(_with_rows(x, MIN_ROWS), weight)[..., : x.shape[-2], :]
+        return _inner_tiled(x, weight) if self._keeps_bits(weight) else _row_tiled(x, weight)
+
+    def into(self, out: Tensor, x: Tensor, weight: Tensor) -> None:
+        """The batched product, written to `out`. Shapes: x: [B, R, in], R >= MIN_ROWS; weight: [B, in, out]."""
+        if weight.shape[-2] <= INNER_TILE and self._keeps_bits(weight):
+            torch.bmm(x, weight, out=out)
+        else:
+            out.copy_(self(x, weight))
+
+    def _keeps_bits(self, weight: Tensor) -> bool:
         key = (weight.dtype, weight.shape[-2], weight.shape[-1])
         is_direct = self._is_direct.get(key)
         if is_direct is None:
             is_direct = _keeps_bits(weight)
             self._is_direct[key] = is_direct
-        if x.shape[-2] < MIN_ROWS:
-            return self(_with_rows(x, MIN_ROWS), weight)[..., : x.shape[-2], :]
-        return _inner_tiled(x, weight) if is_direct else _row_tiled(x, weight)
+        return is_direct
 
 
 def _inner_tiled(x: Tensor, weight: Tensor) -> Tensor:
+    multiply = torch.mm if weight.dim() == 2 else torch.bmm
     inner = weight.shape[-2]
     if inner <= INNER_TILE:
-        return torch.matmul(x, weight)
-    total = torch.matmul(x[..., :INNER_TILE], weight[..., :INNER_TILE, :])
+        return multiply(x, weight)
+    total = multiply(x[..., :INNER_TILE], weight[..., :INNER_TILE, :])
     for start in range(INNER_TILE, inner, INNER_TILE):
         end = start + INNER_TILE
-        total += torch.matmul(x[..., start:end], weight[..., start:end, :])
+        total += multiply(x[..., start:end], weight[..., start:end, :])
     return total
 
 
@@ -100,10 +114,15 @@ def _keeps_bits(weight: Tensor) -> bool:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm from the vector norm: fewer passes than the reference."""
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-    scales = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    scales = torch.addcmul(_scalar(eps), norms, norms, value=1 / x.shape[-1]).rsqrt_()
     if x.dtype == torch.float32:
         return x.mul(scales).mul_(weight)
     return (x * scales).to(x.dtype).mul_(weight)
+
+
+@functools.cache
+def _scalar(value: float) -> Tensor:
+    return torch.tensor(value)
 
 
 def rotate(x: Tensor, cis: Tensor) -> None:
@@ -120,15 +139,80 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return gate.div(gate.neg().exp_().add_(1)).mul_(up)
 
 
-def select_positions(scores: Tensor, count: int) -> Tensor:
-    """Everything above the `count`-th best score, and as many of its equals as there is room for, from the left."""
-    table = scores.numpy()
-    num_rows, width = table.shape
-    thresholds = np.partition(table, width - count, axis=-1)[:, width - count, None]
-    flat_positions = np.flatnonzero(table >= thresholds)
-    if flat_positions.size != num_rows * count:
-        flat_positions = np.flatnonzero(_without_surplus(table, thresholds, count))
-    return torch.from_numpy(flat_positions.reshape(num_rows, count) % width)
+class GatherToWorkspace:
+    """Gathers rows into memory that stays."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def __call__(self, cache: Tensor, slots: Tensor) -> Tensor:
+        """Shapes: as `Gather`."""
+        rows = self._workspace.take("gathered", cache.dtype, slots.numel(), cache.shape[1])
+        torch.index_select(cache, 0, slots.flatten(), out=rows)
+        return rows.view(*slots.shape, -1)
+
+
+class InvariantScores:
+    """Index scores from products of one width: `KEY_TILE` keys."""
+
+    def __init__(self, matmul: InvariantMatmul, workspace: Workspace) -> None:
+        self._matmul = matmul
+        self._workspace = workspace
+
+    def __call__(self, queries: Tensor, head_weights: Tensor, keys: Tensor) -> Tensor:
+        """Shapes: as `IndexScores`. Several sequences at once, or one sequence's keys in several steps."""
+        num_sequences, num_tokens, num_heads, _ = queries.shape
+        num_tiles = keys.shape[1] // KEY_TILE
+        scores = self._workspace.take("scores", torch.float32, num_sequences, num_tokens, keys.shape[1])
+        score_tiles = scores.view(num_sequences, num_tokens, num_tiles, KEY_TILE).transpose(1, 2)
+        key_tiles = keys.unflatten(1, (num_tiles, KEY_TILE))
+        tiles_a_step = max(1, MAX_PRODUCTS // (num_tokens * num_heads * KEY_TILE))
+        sequences_a_step = max(1, tiles_a_step // num_tiles)
+        for first in range(0, num_sequences, sequences_a_step):
+            sequences = slice(first, first + sequences_a_step)
+            for start in range(0, num_tiles, tiles_a_step):
+                part = (sequences, slice(start, start + tiles_a_step))
+                score_tiles[part] = self._score(queries[sequences], head_weights[sequences], key_tiles[part])
+        return scores
+
+    def _score(self, queries: Tensor, head_weights: Tensor, key_tiles: Tensor) -> Tensor:
+        """Shapes: key_tiles: [S, tiles, KEY_TILE, J]; returns [S, tiles, N, KEY_TILE]."""
+        num_sequences, num_tiles, _, width = key_tiles.shape
+        num_tokens, num_heads = head_weights.shape[1:]
+        num_pairs = num_sequences * num_tiles
+        rows = queries.view(num_sequences, 1, -1, width).expand(-1, num_tiles, -1, -1).flatten(0, 1)
+        products = self._workspace.take("products", torch.float32, num_pairs, rows.shape[1], KEY_TILE)
+        self._matmul.into(products, rows, key_tiles.flatten(0, 1).transpose(1, 2))
+        products = products.relu_().view(-1, num_heads, KEY_TILE)
+        weights = head_weights.unsqueeze(1).expand(-1, num_tiles, -1, -1).reshape(-1, 1, num_heads)
+        sums = self._workspace.take("sums", torch.float32, num_pairs * num_tokens, 1, KEY_TILE)
+        return torch.bmm(weights, products, out=sums).view(num_sequences, num_tiles, num_tokens, KEY_TILE)
+
+
+class SelectOnHost:
+    """Selection by partial sorting with NumPy, several times as fast as `topk`."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def __call__(self, scores: Tensor, count: int) -> Tensor:
+        """Everything above the `count`-th best score, and as many of its equals as there is room for, from the left."""
+        num_rows, width = scores.shape
+        table = scores.numpy()
+        is_selected = np.greater_equal(
+            table, self._thresholds(scores, count), out=self._workspace.take("mask", torch.bool, *scores.shape).numpy()
+        )
+        flat_positions = np.flatnonzero(is_selected)
+        if flat_positions.size != num_rows * count:
+            flat_positions = np.flatnonzero(_without_surplus(table, self._thresholds(scores, count), count))
+        return torch.from_numpy(flat_positions.reshape(num_rows, count) % width)
+
+    def _thresholds(self, scores: Tensor, count: int) -> np.ndarray:
+        """The `count`-th best score of each row, [R, 1]."""
+        place = scores.shape[1] - count
+        partitioned = self._workspace.take("partitioned", scores.dtype, *scores.shape).copy_(scores).numpy()
+        partitioned.partition(place, axis=-1)
+        return partitioned[:, place, None]
 
 
 def _without_surplus(table: np.ndarray, thresholds: np.ndarray, count: int) -> np.ndarray:
@@ -138,55 +222,31 @@ def _without_surplus(table: np.ndarray, thresholds: np.ndarray, count: int) -> n
     return above | (equal & (equal.cumsum(axis=-1) <= room))
 
 
-class InvariantScores:
-    """Index scores in tiles of keys of one width."""
+class TiledAttention:
+    """Gathers and attends for a few tokens at a time; each token's products have shapes of their own."""
 
-    def __init__(self, matmul: InvariantMatmul) -> None:
-        self._matmul = matmul
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
 
-    def __call__(self, queries: Tensor, head_weights: Tensor, keys: Tensor) -> Tensor:
-        """Shapes: as `IndexScores`. Each pair of a sequence and a key tile is one member of the batched products."""
-        num_sequences, num_tokens, num_heads, width = queries.shape
-        num_tiles = keys.shape[1] // KEY_TILE
-        queries = queries.view(num_sequences, 1, num_tokens * num_heads, width).expand(-1, num_tiles, -1, -1)
-        head_weights = head_weights.view(num_sequences, 1, num_tokens, 1, num_heads).expand(-1, num_tiles, -1, -1, -1)
-        queries, head_weights = queries.flatten(0, 1), head_weights.flatten(0, 1)
-        key_tiles = keys.reshape(-1, KEY_TILE, width)
-        scores = keys.new_empty(key_tiles.shape[0], num_tokens, KEY_TILE)
-        step = max(1, MAX_PRODUCTS // (num_tokens * num_heads * KEY_TILE))
-        for start in range(0, key_tiles.shape[0], step):
-            part = slice(start, start + step)
-            self._score(queries[part], head_weights[part], key_tiles[part], scores[part])
-        return scores.view(num_sequences, num_tiles, num_tokens, KEY_TILE).transpose(1, 2).flatten(2)
+    def __call__(
+        self, queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int
+    ) -> Tensor:
+        """Shapes: as `LatentAttention`."""
+        attended = queries.new_empty(*queries.shape[:2], latent_width)
+        for start in range(0, slots.shape[0], ATTENTION_TILE):
+            tile = slice(start, start + ATTENTION_TILE)
+            self._attend(queries[tile], cache, slots[tile], None if beyond is None else beyond[tile], attended[tile])
+        return attended
 
-    def _score(self, queries: Tensor, head_weights: Tensor, key_tiles: Tensor, scores: Tensor) -> None:
-        products = self._matmul(queries, key_tiles.transpose(1, 2)).relu_()
-        products = products.view(-1, head_weights.shape[-1], KEY_TILE)
-        torch.bmm(head_weights.flatten(0, 1), products, out=scores.view(-1, 1, KEY_TILE))
-
-
-def latent_attention(queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int) -> Tensor:
-    """Gather and attend for a few tokens at a time; each token's products have shapes of their own."""
-    parts = [
-        _attend(
-            queries[start : start + ATTENTION_TILE],
-            cache,
-            slots[start : start + ATTENTION_TILE],
-            None if beyond is None else beyond[start : start + ATTENTION_TILE],
-            latent_width,
-        )
-        for start in range(0, slots.shape[0], ATTENTION_TILE)
-    ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _attend(queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int) -> Tensor:
-    gathered = cache.index_select(0, slots.flatten()).view(*slots.shape, -1)
-    scores = torch.bmm(queries, gathered.transpose(1, 2))
-    if beyond is not None:
-        scores.masked_fill_(beyond, -torch.inf)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(queries.dtype)
-    return torch.bmm(weights, gathered[..., :latent_width])
+    def _attend(self, queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, attended: Tensor) -> None:
+        """Mutates: attended."""
+        rows = self._workspace.take("attention", cache.dtype, slots.numel(), cache.shape[1])
+        gathered = torch.index_select(cache, 0, slots.flatten(), out=rows).view(*slots.shape, -1)
+        scores = torch.bmm(queries, gathered.transpose(1, 2))
+        if beyond is not None:
+            scores.masked_fill_(beyond, -torch.inf)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(queries.dtype)
+        torch.bmm(weights, gathered[..., : attended.shape[-1]], out=attended)
 
 
 class InvariantExperts:
@@ -229,17 +289,19 @@ class InvariantExperts:
 
 
 def invariant_ops() -> Ops:
-    """The CPU's table."""
+    """A table for the CPU, with a workspace of its own."""
     matmul = InvariantMatmul()
+    workspace = Workspace()
     return Ops(
         matmul=matmul,
         rms_norm=rms_norm,
         layer_norm=reference.layer_norm,
         rotate=rotate,
         silu_mul=silu_mul,
-        index_scores=InvariantScores(matmul),
-        select_positions=select_positions,
-        latent_attention=latent_attention,
+        gather=GatherToWorkspace(workspace),
+        index_scores=InvariantScores(matmul, workspace),
+        select_positions=SelectOnHost(workspace),
+        latent_attention=TiledAttention(workspace),
         experts=InvariantExperts(matmul),
         min_rows=MIN_ROWS,
         key_tile=KEY_TILE,

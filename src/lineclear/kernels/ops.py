@@ -56,6 +56,14 @@ class SiluMul(Protocol):
         ...
 
 
+class Gather(Protocol):
+    """Read slots of a cache."""
+
+    def __call__(self, cache: Tensor, slots: Tensor) -> Tensor:
+        """Shapes: cache: [num_slots, width]; slots: [S, P] int64; returns [S, P, width], valid until the next call."""
+        ...
+
+
 class IndexScores(Protocol):
     """The indexer's score of every position of a context, for each query token."""
 
@@ -63,7 +71,7 @@ class IndexScores(Protocol):
         """Sum over heads of `head_weight * relu(query . key)`, in fp32.
 
         Shapes: queries: [S, N, I, J] fp32; head_weights: [S, N, I] fp32; keys: [S, P, J] fp32, P a multiple of the
-        table's `key_tile`; returns [S, N, P] fp32.
+        table's `key_tile`; returns [S, N, P] fp32, valid until the next call.
         Cost: memory beyond the result is bounded by a tile, not by P.
         """
         ...
@@ -119,6 +127,7 @@ class Ops:
     layer_norm: LayerNorm
     rotate: Rotate
     silu_mul: SiluMul
+    gather: Gather
     index_scores: IndexScores
     select_positions: SelectPositions
     latent_attention: LatentAttention

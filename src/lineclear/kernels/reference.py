@@ -4,7 +4,6 @@ Written to be read, not to be fast; the shapes are those of `ops.py`.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lineclear.kernels.ops import Ops
@@ -23,7 +22,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Layer norm over the last dim."""
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def rotate(x: Tensor, cis: Tensor) -> None:
@@ -35,7 +34,12 @@ def rotate(x: Tensor, cis: Tensor) -> None:
 def silu_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return torch.nn.functional.silu(gate) * up
+
+
+def gather(cache: Tensor, slots: Tensor) -> Tensor:
+    """Rows of the cache."""
+    return cache[slots]
 
 
 def index_scores(queries: Tensor, head_weights: Tensor, keys: Tensor) -> Tensor:
@@ -78,6 +82,7 @@ REFERENCE = Ops(
     layer_norm=layer_norm,
     rotate=rotate,
     silu_mul=silu_mul,
+    gather=gather,
     index_scores=index_scores,
     select_positions=select_positions,
     latent_attention=latent_attention,

@@ -7,8 +7,6 @@ Legend: R rows, T of them tokens, D hidden width, Q query rank, H heads, C laten
 sequences of a group, N tokens of each, P positions.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -84,7 +82,7 @@ class Attention:
     ) -> None:
         """Mutates: the group's rows of `slots`."""
         num_sequences = group.slots.shape[0]
-        keys = index_keys.index_select(0, group.slots.flatten()).view(*group.slots.shape, -1).float()
+        keys = self._ops.gather(index_keys, group.slots).float()
         for tile in group.tiles:
             scores = self._ops.index_scores(
                 index_queries.index_select(0, tile.row_idxs).unflatten(0, (num_sequences, -1)),
