@@ -69,6 +69,15 @@ class ClientWatch:
         self._on_gone: Callable[[], None] | None = None
         self._is_gone = False
 
+    def raise_if_gone(self) -> None:
+        """Stop work that nobody waits for.
+
+        Raises:
+            ClientDisconnectedError: The client has left.
+        """
+        if self._is_gone:
+            raise ClientDisconnectedError
+
     def call_when_gone(self, on_gone: Callable[[], None]) -> None:
         """Call this once the client has left, at once if it already has."""
         self._on_gone = on_gone

@@ -101,6 +101,7 @@ class GenerationEndpoint:
 
     async def _serve(self, body: bytes, exchange: "_Exchange", watch: ClientWatch, send: Send) -> None:
         call = await self._prepare(body, exchange)
+        watch.raise_if_gone()
         generation = self._services.dispatcher.submit(call.request)
         watch.call_when_gone(lambda: generation.events.put(ClientGone()))
         await exchange.answer(call, generation, send)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 from tests.unit.gateway.conftest import RunningGateway
 from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker, model_facts
 
+from lineclear.gateway import serving
+from lineclear.gateway.conversation import Conversation
 from lineclear.gateway.ledger import Outcome
 from lineclear.gateway.served_model import SamplingDefaults, TextAssets
+from lineclear.gateway.template import ChatTemplate, Rendered
 from lineclear.gateway.tokenization import Tokenization
 from lineclear.protocol import wire
 from lineclear.protocol.drafts import DraftCounts
@@ -675,6 +679,66 @@ def test_a_client_that_leaves_while_queued_or_streaming_cancels(
         assert worker.next_cancelled() == running
     gateway.wait_until(lambda: num_ended(gateway, Outcome.DISCONNECTED) == 4)
     gateway.wait_until(lambda: gateway.gateway.dispatcher.statistics().num_sequences == 0)
+
+
+class SlowTemplate:
+    """A template whose rendering takes as long as a test wants."""
+
+    def __init__(self, template: ChatTemplate | None) -> None:
+        assert template is not None
+        self._template = template
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
+
+    def render(self, conversation: Conversation) -> Rendered:
+        self.has_begun.set()
+        assert self.may_end.wait(WAIT_SECONDS)
+        return self._template.render(conversation)
+
+
+@pytest.fixture
+def slow_template(assets: TextAssets) -> SlowTemplate:
+    return SlowTemplate(assets.template)
+
+
+def slow_text(tokenization: Tokenization, template: Any) -> TextAssets:
+    return TextAssets(tokenization, template, SamplingDefaults())
+
+
+def test_a_client_that_leaves_while_its_body_is_prepared_is_never_submitted(
+    start_gateway: StartGateway, tokenization: Tokenization, slow_template: SlowTemplate
+) -> None:
+    gateway = start_gateway(text=slow_text(tokenization, slow_template))
+    worker = gateway.start_worker()
+    connection = raw_request(gateway, {"messages": MESSAGES})
+    assert slow_template.has_begun.wait(WAIT_SECONDS)
+    connection.close()
+    gateway.wait_until(lambda: not gateway.gateway._server.server_state.connections)
+    slow_template.may_end.set()
+    gateway.wait_until(lambda: b'lineclear_client_disconnects_total{phase="prepare"} 1.0' in render_metrics(gateway))
+    assert worker.submitted.empty()
+    assert gateway.gateway.ledger.statistics().num_opened == 0
+
+
+def test_others_are_served_while_a_body_is_prepared(
+    start_gateway: StartGateway, tokenization: Tokenization, slow_template: SlowTemplate
+) -> None:
+    gateway = start_gateway(text=slow_text(tokenization, slow_template))
+    gateway.start_worker(script=says(tokenization, "x"))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        slow = pool.submit(gateway.client.post, CHAT, json={"messages": MESSAGES})
+        assert slow_template.has_begun.wait(WAIT_SECONDS)
+        assert gateway.client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+        assert not slow.done()
+        slow_template.may_end.set()
+        assert slow.result(WAIT_SECONDS).status_code == 200
+
+
+def test_too_many_bodies_at_once_are_refused(start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_PREPARING", 0)
+    gateway = start_gateway()
+    gateway.start_worker()
+    assert gateway.client.post(CHAT, json={"messages": MESSAGES}).status_code == 429
 
 
 def test_every_choice_of_a_client_that_leaves_is_cancelled(start_gateway: StartGateway) -> None:
