@@ -2,9 +2,10 @@
 
 What was measured (torch 2.13 with oneMKL, AVX-512, one and two threads), and what follows from it:
 
-1. `mm` with the weight stored input-major gives a row the same bits for every height from 2 upwards, alone, in a batched
-   product and next to other columns, as long as the inner dimension is at most 512; from 1024 on it does not. So inner
-   dimensions are cut in tiles of at most `INNER_TILE`, summed in order, and passes have at least `MIN_ROWS` rows.
+1. `mm` with the weight stored input-major gives a row the same bits for every height from 2 upwards, alone, in a
+   batched product and next to other columns, as long as the inner dimension is at most 512; from 1024 on it does not.
+   So inner dimensions are cut in tiles of at most `INNER_TILE`, summed in order, and passes have at least `MIN_ROWS`
+   rows.
 2. A row vector times a matrix gives a column bits that depend on the matrix's width. So the sum over index heads always
    has `KEY_TILE` columns, and the sum over experts a model's own shape.
 3. `sigmoid` and `silu` treat the last few values of a tensor otherwise than the rest, `exp` and division do not. So the
@@ -45,7 +46,8 @@ ATTENTION_TILE = 16
 _PROBE_HEIGHTS = (4, 5, 7, 8, 16, 31, 64)
 
 MAX_ALL_EXPERTS_PRODUCTS = 1024
-"""Tokens times experts up to which computing every expert for every token is faster than gathering tokens (measured)."""
+"""Tokens times experts up to which computing every expert for every token is faster than gathering tokens (measured).
+"""
 
 
 class InvariantMatmul:
@@ -111,13 +113,13 @@ def _keeps_bits(weight: Tensor) -> bool:
     return all(torch.equal(_inner_tiled(rows[:height].clone(), one), expected[:height]) for height in _PROBE_HEIGHTS)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root-mean-square norm from the vector norm: fewer passes than the reference."""
     norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-    scales = torch.addcmul(_scalar(eps), norms, norms, value=1 / x.shape[-1]).rsqrt_()
-    if x.dtype == torch.float32:
-        return x.mul(scales).mul_(weight)
-    return (x * scales).to(x.dtype).mul_(weight)
+    normed = x.mul(torch.addcmul(_scalar(eps), norms, norms, value=1 / x.shape[-1]).rsqrt_())
+    if normed.dtype != x.dtype:
+        normed = normed.to(x.dtype)
+    return normed if weight is None else normed.mul_(weight)
 
 
 @functools.cache
@@ -128,14 +130,20 @@ def _scalar(value: float) -> Tensor:
 def rotate(x: Tensor, cis: Tensor) -> None:
     """Rotary embedding as a complex product, in place."""
     if x.dtype == torch.float32:
-        torch.view_as_complex(x.unflatten(-1, (-1, 2))).mul_(cis)
+        x.view(torch.complex64).mul_(cis)
     else:
         reference.rotate(x, cis)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up, from operations that treat every value of a tensor alike."""
+    """silu(gate) * up.
+
+    One thread goes row by row, so the values that `silu` treats otherwise are the same places of every row. Several
+    threads cut a tensor anywhere, so that they need operations that treat all values alike.
+    """
     gate, up = gate_up.chunk(2, dim=-1)
+    if torch.get_num_threads() == 1:
+        return torch.nn.functional.silu(gate).mul_(up)
     return gate.div(gate.neg().exp_().add_(1)).mul_(up)
 
 
@@ -180,7 +188,7 @@ class InvariantScores:
         num_sequences, num_tiles, _, width = key_tiles.shape
         num_tokens, num_heads = head_weights.shape[1:]
         num_pairs = num_sequences * num_tiles
-        rows = queries.view(num_sequences, 1, -1, width).expand(-1, num_tiles, -1, -1).flatten(0, 1)
+        rows = queries.reshape(num_sequences, 1, -1, width).expand(-1, num_tiles, -1, -1).flatten(0, 1)
         products = self._workspace.take("products", torch.float32, num_pairs, rows.shape[1], KEY_TILE)
         self._matmul.into(products, rows, key_tiles.flatten(0, 1).transpose(1, 2))
         products = products.relu_().view(-1, num_heads, KEY_TILE)
@@ -232,21 +240,26 @@ class TiledAttention:
         self, queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int
     ) -> Tensor:
         """Shapes: as `LatentAttention`."""
-        attended = queries.new_empty(*queries.shape[:2], latent_width)
-        for start in range(0, slots.shape[0], ATTENTION_TILE):
-            tile = slice(start, start + ATTENTION_TILE)
-            self._attend(queries[tile], cache, slots[tile], None if beyond is None else beyond[tile], attended[tile])
-        return attended
+        if slots.shape[0] <= ATTENTION_TILE:
+            return self._attend(queries, cache, slots, beyond, latent_width)
+        tiles = [slice(start, start + ATTENTION_TILE) for start in range(0, slots.shape[0], ATTENTION_TILE)]
+        return torch.cat(
+            [
+                self._attend(queries[tile], cache, slots[tile], None if beyond is None else beyond[tile], latent_width)
+                for tile in tiles
+            ]
+        )
 
-    def _attend(self, queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, attended: Tensor) -> None:
-        """Mutates: attended."""
+    def _attend(
+        self, queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int
+    ) -> Tensor:
         rows = self._workspace.take("attention", cache.dtype, slots.numel(), cache.shape[1])
         gathered = torch.index_select(cache, 0, slots.flatten(), out=rows).view(*slots.shape, -1)
         scores = torch.bmm(queries, gathered.transpose(1, 2))
         if beyond is not None:
             scores.masked_fill_(beyond, -torch.inf)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(queries.dtype)
-        torch.bmm(weights, gathered[..., : attended.shape[-1]], out=attended)
+        return torch.bmm(weights, gathered[..., :latent_width])
 
 
 class InvariantExperts:
@@ -255,37 +268,54 @@ class InvariantExperts:
     def __init__(self, matmul: InvariantMatmul) -> None:
         self._matmul = matmul
 
-    def __call__(self, x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """Shapes: as `Experts`."""
+    def __call__(
+        self, x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor, num_shared: int
+    ) -> Tensor:
+        """Shapes: as `Experts`. Order: a token's routed experts as they are listed, then the shared ones."""
         num_tokens, num_experts = x.shape[0], down.shape[0]
-        if num_tokens * num_experts <= MAX_ALL_EXPERTS_PRODUCTS and num_experts <= num_tokens * expert_ids.shape[1] * 2:
-            outputs = self.all_experts(x, expert_ids, gate_up, down)
-        else:
-            outputs = self.grouped(x, expert_ids, gate_up, down)
-        return torch.bmm(expert_weights.unsqueeze(1), outputs.float()).squeeze(1).to(x.dtype)
+        is_few = num_tokens * num_experts <= MAX_ALL_EXPERTS_PRODUCTS
+        compute = self.all_experts if is_few and num_experts <= 4 * expert_ids.numel() else self.grouped
+        routed, shared = compute(x, expert_ids, gate_up, down, num_shared)
+        return torch.baddbmm(shared, expert_weights.unsqueeze(1).to(x.dtype), routed).squeeze(1)
 
-    def all_experts(self, x: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """Outputs of the active experts, [T, A, D], out of those of all experts."""
-        num_tokens, num_experts = x.shape[0], down.shape[0]
-        inner = silu_mul(self._matmul(x, gate_up).view(num_tokens, num_experts, -1))
-        outputs = self._matmul(inner.transpose(0, 1), down)
-        places = expert_ids * num_tokens + torch.arange(num_tokens).unsqueeze(1)
-        return outputs.view(-1, x.shape[1]).index_select(0, places.view(-1)).view(*expert_ids.shape, -1)
+    def all_experts(
+        self, x: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor, num_shared: int
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs of the routed experts, [T, A, D], and of the shared ones together, [T, 1, D]."""
+        num_experts = down.shape[0]
+        inner = silu_mul(self._matmul(x, gate_up).view(x.shape[0], num_experts, -1))
+        outputs = self._matmul(inner.transpose(0, 1), down).transpose(0, 1)
+        routed = outputs.gather(1, expert_ids.unsqueeze(-1).expand(-1, -1, x.shape[1]))
+        return routed, _sum_of_last(outputs, num_shared)
 
-    def grouped(self, x: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """Outputs of the active experts, [T, A, D], one expert's tokens after the other's."""
-        num_active, num_experts = expert_ids.shape[1], down.shape[0]
+    def grouped(
+        self, x: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor, num_shared: int
+    ) -> tuple[Tensor, Tensor]:
+        """What `all_experts` returns, from one expert's tokens after the other's."""
+        num_active, num_routed = expert_ids.shape[1], down.shape[0] - num_shared
         order = torch.argsort(expert_ids.view(-1), stable=True)
-        counts = torch.bincount(expert_ids.view(-1), minlength=num_experts).tolist()
+        counts = torch.bincount(expert_ids.view(-1), minlength=num_routed).tolist()
         gathered = x.index_select(0, order.div(num_active, rounding_mode="floor"))
-        gate_up_of = gate_up.view(x.shape[1], num_experts, -1)
+        gate_up_of = gate_up.view(x.shape[1], down.shape[0], -1)
         parts = [
-            self._matmul(silu_mul(self._matmul(rows, gate_up_of[:, expert])), down[expert])
+            self._expert(rows, gate_up_of[:, expert], down[expert])
             for expert, rows in enumerate(gathered.split(counts))
             if rows.shape[0]
         ]
-        outputs = torch.empty_like(gathered).index_copy_(0, order, torch.cat(parts))
-        return outputs.view(*expert_ids.shape, -1)
+        routed = torch.empty_like(gathered).index_copy_(0, order, torch.cat(parts))
+        shared = [self._expert(x, gate_up_of[:, expert], down[expert]) for expert in range(num_routed, down.shape[0])]
+        return routed.view(*expert_ids.shape, -1), _sum_of_last(torch.stack(shared, dim=1), num_shared)
+
+    def _expert(self, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        return self._matmul(silu_mul(self._matmul(x, gate_up)), down)
+
+
+def _sum_of_last(outputs: Tensor, count: int) -> Tensor:
+    """Shapes: outputs: [T, E, D]; returns [T, 1, D], the last experts summed from the first of them to the last."""
+    total = outputs[:, -count, None]
+    for expert in range(outputs.shape[1] - count + 1, outputs.shape[1]):
+        total = total + outputs[:, expert, None]
+    return total
 
 
 def invariant_ops() -> Ops:

@@ -3,8 +3,9 @@
 A table is complete and explicit: the plain-torch reference (`reference.py`), the CPU's batch-invariant one
 (`invariant.py`), and device kernels beside them later. Every table must agree with the reference.
 
-Legend: T tokens, R rows, D hidden width, H heads, C latent width, W = C + rope width, S sequences, N tokens of each, I heads
-of the indexer, J their width, P positions of the context, K selected slots, E experts, F expert width, A active experts.
+Legend: T tokens, R rows, D hidden width, H heads, C latent width, W = C + rope width, S sequences, N tokens of each, I
+heads of the indexer, J their width, P positions of the context, K selected slots, E experts, F expert width, A active
+experts.
 """
 
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ class Matmul(Protocol):
 class RmsNorm(Protocol):
     """Divide rows by their root mean square, computed in fp32, and scale."""
 
-    def __call__(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Shapes: x: [R, width]; weight: [width]; returns x's shape and type."""
+    def __call__(self, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        """Shapes: x: [R, width]; weight: [width], None for ones; returns x's shape and type."""
         ...
 
 
@@ -43,7 +44,8 @@ class Rotate(Protocol):
     def __call__(self, x: Tensor, cis: Tensor) -> None:
         """Rotate pairs `(x[2i], x[2i+1])` by the angle of `cis[i]`.
 
-        Shapes: x: [T, heads, rope width]; cis: [T, 1, rope width / 2] complex64. Mutates: x.
+        Shapes: x: [T, rope width] or [T, heads, rope width]; cis: [T, rope width / 2] or [T, 1, rope width / 2]
+        complex64. Mutates: x.
         """
         ...
 
@@ -103,13 +105,15 @@ class LatentAttention(Protocol):
 
 
 class Experts(Protocol):
-    """The weighted sum of each token's active experts."""
+    """The weighted sum of each token's routed experts, plus the shared experts."""
 
-    def __call__(self, x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """Sum over `a` of `expert_weights[t, a] * mlp[expert_ids[t, a]](x[t])`, in the order of `a`.
+    def __call__(
+        self, x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor, num_shared: int
+    ) -> Tensor:
+        """Sum over `a` of `expert_weights[t, a] * mlp[expert_ids[t, a]](x[t])`, and over the shared ones with weight 1.
 
-        Shapes: x: [T, D]; expert_ids: [T, A] int64; expert_weights: [T, A] fp32; gate_up: [D, E * 2F], each expert's gate
-        before its up; down: [E, F, D]; returns [T, D].
+        Shapes: x: [T, D]; expert_ids: [T, A] int64; expert_weights: [T, A] fp32; gate_up: [D, E * 2F], each expert's
+        gate before its up; down: [E, F, D]; returns [T, D]. The last `num_shared` of the E experts are the shared ones.
         """
         ...
 

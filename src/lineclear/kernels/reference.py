@@ -14,10 +14,11 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
     return torch.matmul(x, weight)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root-mean-square norm; the scale is applied in x's own type, as published checkpoints expect."""
     wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+    normed = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+    return normed if weight is None else normed * weight
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -64,7 +65,9 @@ def latent_attention(queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tens
     return torch.einsum("thk,tkc->thc", weights, gathered[..., :latent_width])
 
 
-def experts(x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def experts(
+    x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor, num_shared: int
+) -> Tensor:
     """One expert after the other over the tokens that activate it."""
     gate_up_of = gate_up.unflatten(1, (down.shape[0], -1))
     total = torch.zeros_like(x)
@@ -73,6 +76,8 @@ def experts(x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tens
         output = silu_mul(x[token_idxs] @ gate_up_of[:, expert]) @ down[expert]
         weights = expert_weights[token_idxs, places].unsqueeze(-1)
         total.index_add_(0, token_idxs, (output * weights).to(x.dtype))
+    for expert in range(down.shape[0] - num_shared, down.shape[0]):
+        total += silu_mul(x @ gate_up_of[:, expert]) @ down[expert]
     return total
 
 

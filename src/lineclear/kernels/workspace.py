@@ -1,7 +1,7 @@
 """Memory that operations reuse from call to call.
 
-Fresh megabytes cost page faults each time; a buffer that stays is also still in the core's cache. Contents are undefined,
-and a buffer is taken again only when its last use has ended: one pass of a model runs at a time.
+Fresh megabytes cost page faults each time; a buffer that stays is also still in the core's cache. Contents are
+undefined, and a buffer is taken again only when its last use has ended: one pass of a model runs at a time.
 """
 
 import math

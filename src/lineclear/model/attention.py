@@ -1,10 +1,10 @@
 """One layer's attention: latent queries over selected slots of the cache, and the indexer that selects them.
 
-Queries are multiplied into the latent space and outputs out of it (the absorbed form), so the cache is never expanded. A
-layer without an indexer attends to what the last layer with one selected.
+Queries are multiplied into the latent space and outputs out of it (the absorbed form), so the cache is never expanded.
+A layer without an indexer attends to what the last layer with one selected.
 
-Legend: R rows, T of them tokens, D hidden width, Q query rank, H heads, C latent width, G rope width, K selected slots, S
-sequences of a group, N tokens of each, P positions.
+Legend: R rows, T of them tokens, D hidden width, Q query rank, H heads, C latent width, G rope width, K selected slots,
+S sequences of a group, N tokens of each, P positions.
 """
 
 import torch
@@ -15,7 +15,7 @@ from lineclear.kernels.ops import Ops
 from lineclear.model.batch import KvCache, Selection
 from lineclear.model.config import LATENT_NORM_EPS, GlmConfig
 from lineclear.model.prepare import PreparedBatch, QueryTile, ScoreGroup
-from lineclear.model.weights import AttentionWeights, IndexerWeights
+from lineclear.model.weights import AbsorbWeights, AttentionWeights, IndexerWeights
 
 
 class Attention:
@@ -26,7 +26,12 @@ class Attention:
         self._layer = layer
         self._weights = weights
         self._ops = ops
-        self._scale = config.qk_head_dim**-0.5
+        index_width = 0 if weights.indexer is None else config.index_n_heads * config.index_head_dim
+        self._query_widths = [weights.query.shape[1] - index_width] + [index_width] * (weights.indexer is not None)
+        self._input_widths = [config.q_lora_rank, config.kv_lora_rank, config.qk_rope_head_dim]
+        if weights.indexer is not None:
+            self._input_widths.append(config.index_head_dim)
+            self._input_widths += [config.index_n_heads] * (weights.indexer.head_weights is None)
 
     def forward(
         self, x: Tensor, prepared: PreparedBatch, cache: KvCache, shared: Selection | None
@@ -35,81 +40,80 @@ class Attention:
 
         Shapes: x: [R, D]; returns [R, D] and the selection attended to.
         """
-        joined = self._ops.matmul(x, self._weights.input)
-        query_latent = self._ops.rms_norm(
-            joined[:, : self._config.q_lora_rank], self._weights.query_norm, LATENT_NORM_EPS
-        )
-        queries = self._ops.matmul(query_latent, self._weights.query)
-        self._write_latent(joined, prepared, cache)
-        if self._weights.indexer is not None:
-            self._write_index(joined, self._weights.indexer, prepared, cache)
-        selection = shared or self._select(x, queries, prepared, cache)
-        return self._attend(queries, prepared, cache, selection), selection
-
-    def _write_latent(self, joined: Tensor, prepared: PreparedBatch, cache: KvCache) -> None:
-        start, width = self._config.q_lora_rank, self._config.kv_lora_rank
-        latent = self._ops.rms_norm(joined[:, start : start + width], self._weights.latent_norm, LATENT_NORM_EPS)
-        rope_key = joined[:, start + width : start + self._config.latent_width]
-        self._ops.rotate(rope_key.unsqueeze(1), prepared.cis)
-        values = torch.cat([latent, rope_key], dim=-1)[: prepared.num_tokens]
-        cache.write(self._layer, "latent", prepared.slot_mapping, values)
-
-    def _write_index(self, joined: Tensor, weights: IndexerWeights, prepared: PreparedBatch, cache: KvCache) -> None:
-        raw = joined[:, -self._config.index_head_dim :]
-        keys = self._ops.layer_norm(raw, weights.key_norm_weight, weights.key_norm_bias, LATENT_NORM_EPS)
-        self._ops.rotate(keys[:, : self._config.qk_rope_head_dim].unsqueeze(1), prepared.cis)
-        cache.write(self._layer, "index", prepared.slot_mapping, keys[: prepared.num_tokens])
-
-    def _select(self, x: Tensor, queries: Tensor, prepared: PreparedBatch, cache: KvCache) -> Selection:
-        if self._weights.indexer is None:
+        weights, ops = self._weights, self._ops
+        query_latent, latent, rope_key, *index_inputs = ops.matmul(x, weights.input).split(self._input_widths, dim=1)
+        query_latent = ops.rms_norm(query_latent, weights.query_norm, LATENT_NORM_EPS)
+        queries, *index_queries = ops.matmul(query_latent, weights.query).split(self._query_widths, dim=1)
+        self._write_latent(latent, rope_key, prepared, cache)
+        if weights.indexer is not None:
+            self._write_index(index_inputs[0], weights.indexer, prepared, cache)
+            if shared is None:
+                head_weights = self._head_weights(x, index_inputs, weights.indexer)
+                shared = self._select(index_queries[0], head_weights, prepared, cache)
+        if shared is None:
             raise InvariantError(f"layer {self._layer} has neither an indexer nor a selection to share")
-        whole_context = prepared.whole_context
+        return self._attend(queries, prepared, cache, shared), shared
+
+    def _write_latent(self, latent: Tensor, rope_key: Tensor, prepared: PreparedBatch, cache: KvCache) -> None:
+        latent = self._ops.rms_norm(latent, self._weights.latent_norm, LATENT_NORM_EPS)
+        self._ops.rotate(rope_key, prepared.cis)
+        values = torch.cat([latent, rope_key], dim=1)
+        cache.write(self._layer, "latent", prepared.slot_mapping, prepared.tokens(values))
+
+    def _write_index(self, raw: Tensor, weights: IndexerWeights, prepared: PreparedBatch, cache: KvCache) -> None:
+        keys = self._ops.layer_norm(raw, weights.key_norm_weight, weights.key_norm_bias, LATENT_NORM_EPS)
+        self._ops.rotate(keys[:, : self._config.qk_rope_head_dim], prepared.cis)
+        cache.write(self._layer, "index", prepared.slot_mapping, prepared.tokens(keys))
+
+    def _head_weights(self, x: Tensor, index_inputs: list[Tensor], weights: IndexerWeights) -> Tensor:
+        if weights.head_weights is None:
+            return index_inputs[1]
+        return self._ops.matmul(x.float(), weights.head_weights)
+
+    def _select(self, queries: Tensor, head_weights: Tensor, prepared: PreparedBatch, cache: KvCache) -> Selection:
         if not prepared.groups:
             return prepared.require_whole_context()
-        config = self._config
-        index_queries = queries[:, -config.index_n_heads * config.index_head_dim :]
-        index_queries = index_queries.unflatten(1, (config.index_n_heads, config.index_head_dim)).float()
-        self._ops.rotate(index_queries[..., : config.qk_rope_head_dim], prepared.cis)
-        head_weights = self._ops.matmul(x.float(), self._weights.indexer.head_weights)
-        slots = prepared.blank_slots(config.index_topk)
+        queries = queries.float().unflatten(1, (self._config.index_n_heads, -1))
+        self._ops.rotate(queries[..., : self._config.qk_rope_head_dim], prepared.cis_by_head)
         index_keys = cache.read(self._layer, "index")
-        for group in prepared.groups:
-            self._select_group(index_queries, head_weights, index_keys, group, slots)
-        return Selection(slots, None if whole_context is None else whole_context.beyond)
+        selected = [
+            (tile.row_idxs, self._select_tile(queries, head_weights, keys, group, tile))
+            for group in prepared.groups
+            for keys in [self._ops.gather(index_keys, group.slots).float()]
+            for tile in group.tiles
+        ]
+        return prepared.selection(selected)
 
-    def _select_group(
-        self, index_queries: Tensor, head_weights: Tensor, index_keys: Tensor, group: ScoreGroup, slots: Tensor
-    ) -> None:
-        """Mutates: the group's rows of `slots`."""
-        num_sequences = group.slots.shape[0]
-        keys = self._ops.gather(index_keys, group.slots).float()
-        for tile in group.tiles:
-            scores = self._ops.index_scores(
-                index_queries.index_select(0, tile.row_idxs).unflatten(0, (num_sequences, -1)),
-                head_weights.index_select(0, tile.row_idxs).unflatten(0, (num_sequences, -1)),
-                keys[:, : tile.num_positions],
-            ).flatten(0, 1)
-            _hide_future(scores, tile)
-            positions = self._ops.select_positions(scores, slots.shape[1])
-            selected = torch.gather(group.slots, 1, positions.view(num_sequences, -1))
-            slots.index_copy_(0, tile.row_idxs, selected.view_as(positions))
+    def _select_tile(
+        self, queries: Tensor, head_weights: Tensor, keys: Tensor, group: ScoreGroup, tile: QueryTile
+    ) -> Tensor:
+        """Slots selected for the tile's tokens, [S * N, K]."""
+        if tile.row_idxs is not None:
+            queries, head_weights = queries.index_select(0, tile.row_idxs), head_weights.index_select(0, tile.row_idxs)
+        num_sequences = keys.shape[0]
+        scores = self._ops.index_scores(
+            queries.unflatten(0, (num_sequences, -1)),
+            head_weights.unflatten(0, (num_sequences, -1)),
+            keys[:, : tile.num_positions],
+        ).flatten(0, 1)
+        scores[:, tile.num_common :].masked_fill_(tile.is_hidden, -torch.inf)
+        positions = self._ops.select_positions(scores, self._config.index_topk)
+        return torch.gather(group.slots, 1, positions.view(num_sequences, -1)).view_as(positions)
 
     def _attend(self, queries: Tensor, prepared: PreparedBatch, cache: KvCache, selection: Selection) -> Tensor:
-        config, ops = self._config, self._ops
-        heads = queries[:, : config.num_attention_heads * config.qk_head_dim].unflatten(1, (-1, config.qk_head_dim))
-        nope, rope = heads.split([config.qk_nope_head_dim, config.qk_rope_head_dim], dim=-1)
-        ops.rotate(rope, prepared.cis)
-        latent_queries = ops.matmul(nope.transpose(0, 1), self._weights.absorb_key).transpose(0, 1)
-        latent_queries = torch.cat([latent_queries, rope], dim=-1).mul_(self._scale)
-        attended = ops.latent_attention(
-            latent_queries, cache.read(self._layer, "latent"), selection.slots, selection.beyond, config.kv_lora_rank
-        )
-        values = ops.matmul(attended.transpose(0, 1), self._weights.absorb_value)
-        return ops.matmul(values.transpose(0, 1).flatten(1), self._weights.output)
+        config, ops, weights = self._config, self._ops, self._weights
+        queries = queries.unflatten(1, (config.num_attention_heads, -1))
+        ops.rotate(queries[..., -config.qk_rope_head_dim :], prepared.cis_by_head)
+        if weights.absorb is not None:
+            queries = self._absorb(queries, weights.absorb)
+        latent = cache.read(self._layer, "latent")
+        attended = ops.latent_attention(queries, latent, selection.slots, selection.beyond, config.kv_lora_rank)
+        if weights.absorb is not None:
+            attended = ops.matmul(attended.transpose(0, 1), weights.absorb.value).transpose(0, 1)
+        return ops.matmul(attended.flatten(1), weights.output)
 
-
-def _hide_future(scores: Tensor, tile: QueryTile) -> None:
-    """Give the positions after a token's own the lowest score. Mutates: scores, [S * N, P]."""
-    tail = scores[:, tile.num_common :]
-    places = torch.arange(tile.num_common, scores.shape[1], device=scores.device)
-    tail.masked_fill_(places > tile.positions.unsqueeze(1), -torch.inf)
+    def _absorb(self, queries: Tensor, weights: AbsorbWeights) -> Tensor:
+        """Shapes: queries: [R, H, N + G]; returns [R, H, C + G], scaled."""
+        nope, rope = queries.split([self._config.qk_nope_head_dim, self._config.qk_rope_head_dim], dim=-1)
+        latent = self._ops.matmul(nope.transpose(0, 1), weights.key).transpose(0, 1)
+        return torch.cat([latent, rope], dim=-1).mul_(self._config.qk_head_dim**-0.5)

@@ -17,8 +17,8 @@ Part = Literal["latent", "index"]
 class Segment:
     """Consecutive tokens `[start, end)` of a batch that belong to one sequence.
 
-    `context_len` counts the sequence's tokens up to and including the segment's last one, so the segment's positions are
-    `[context_len - (end - start), context_len)`. `block_table` is int64 and covers at least these positions.
+    `context_len` counts the sequence's tokens up to and including the segment's last one, so the segment's positions
+    are `[context_len - (end - start), context_len)`. `block_table` is int64 and covers at least these positions.
     """
 
     start: int

@@ -96,7 +96,10 @@ class Checkpoint:
 
 
 def multiply_out(weight: Tensor, scales: Tensor, block_shape: tuple[int, int]) -> Tensor:
-    """Scale each block of a weight. Shapes: weight: [rows, columns]; scales: blocks of it; returns weight's shape, fp32."""
+    """Scale each block of a weight.
+
+    Shapes: weight: [rows, columns]; scales: blocks of it; returns weight's shape, fp32.
+    """
     rows, columns = weight.shape
     wide = scales.float().repeat_interleave(block_shape[0], 0)[:rows].repeat_interleave(block_shape[1], 1)[:, :columns]
     return weight.float() * wide

@@ -1,8 +1,8 @@
 """The configuration of a GLM-MoE-DSA checkpoint (`model_type: glm_moe_dsa`), from its `config.json`.
 
-Both generations load: with an indexer in every layer (GLM-5, 5.1) and with layers that share the last indexer's selection
-(GLM-5.2: `indexer_types`, or `index_topk_pattern`, or `index_topk_freq` with `index_skip_topk_offset`). Whatever the model
-code cannot compute is refused here, by field.
+Both generations load: with an indexer in every layer (GLM-5, 5.1) and with layers that share the last indexer's
+selection (GLM-5.2: `indexer_types`, or `index_topk_pattern`, or `index_topk_freq` with `index_skip_topk_offset`).
+Whatever the model code cannot compute is refused here, by field.
 
 Source: `transformers` 5.24.0, `configuration_glm_moe_dsa.py`; the draft layer's fields as SGLang and vLLM read them.
 """

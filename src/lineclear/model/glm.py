@@ -2,8 +2,8 @@
 
 One pass of a model runs at a time. Legend: T tokens of the batch, D hidden width, V vocabulary, R rows.
 
-Source: `transformers` 5.24.0, `modeling_glm_moe_dsa.py`; the draft layer, which it lacks, as in DeepSeek-V3's report (2.2)
-with the last norm's output fed on to the next draft step, as SGLang and vLLM do for GLM.
+Source: `transformers` 5.24.0, `modeling_glm_moe_dsa.py`; the draft layer, which it lacks, as in DeepSeek-V3's report
+(2.2) with the last norm's output fed on to the next draft step, as SGLang and vLLM do for GLM.
 """
 
 from pathlib import Path
@@ -78,11 +78,11 @@ class GlmModel:
     ) -> DraftOutput:
         """Run the draft layer; its KV goes to `batch.slot_mapping` in the last cache layer.
 
-        `batch.token_ids` are not used: the layer joins each position's hidden state with the token that follows it. With
-        `shared_selection`, tokens whose context exceeds `index_topk` attend to it instead of selecting anew.
+        `batch.token_ids` are not used: the layer joins each position's hidden state with the token that follows it.
+        With `shared_selection`, tokens whose context exceeds `index_topk` attend to it instead of selecting anew.
 
-        Shapes: hidden: [T, D]; next_token_ids: [T] int64; returned hidden: [T, D], whose `logits` propose the token after
-        the next and which is the `hidden` of the following draft step.
+        Shapes: hidden: [T, D]; next_token_ids: [T] int64; returned hidden: [T, D], whose `logits` propose the token
+        after the next and which is the `hidden` of the following draft step.
         """
         if self._mtp is None:
             raise InvariantError("the checkpoint has no draft layer")

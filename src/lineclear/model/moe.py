@@ -34,16 +34,12 @@ class MoeMlp:
         self._config = config
         self._weights = weights
         self._ops = ops
-        first, last = config.n_routed_experts, config.n_routed_experts + config.n_shared_experts
-        self._shared_ids = torch.arange(first, last, device=weights.router.device).unsqueeze(0)
-        self._shared_weights = torch.ones(1, config.n_shared_experts, device=weights.router.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: x: [R, D]; returns [R, D]."""
-        routed_ids, routed_weights = self.route(x)
-        ids = torch.cat([routed_ids, self._shared_ids.expand(x.shape[0], -1)], dim=1)
-        weights = torch.cat([routed_weights, self._shared_weights.expand(x.shape[0], -1)], dim=1)
-        return self._ops.experts(x, ids, weights, self._weights.gate_up, self._weights.down)
+        ids, expert_weights = self.route(x)
+        weights = self._weights
+        return self._ops.experts(x, ids, expert_weights, weights.gate_up, weights.down, self._config.n_shared_experts)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Choose each token's routed experts, in fp32: the bias takes part in the choice, not in the weights.
@@ -59,7 +55,7 @@ class MoeMlp:
         ids = torch.topk(choice, config.num_experts_per_tok, dim=-1).indices
         weights = affinities.gather(1, ids)
         if config.norm_topk_prob:
-            weights /= weights.sum(dim=-1, keepdim=True) + _NORMALIZING_EPS
+            weights.div_(weights.sum(dim=-1, keepdim=True).add_(_NORMALIZING_EPS))
         return ids, weights.mul_(config.routed_scaling_factor)
 
     def _within_best_groups(self, choice: Tensor) -> Tensor:

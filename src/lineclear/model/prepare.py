@@ -4,12 +4,12 @@ A token whose context is at most `index_topk` attends to all of it and is not sc
 short runs of tokens of several sequences together (decode), padded to the longest run and context, or one sequence's
 tokens in tiles of `QUERY_TILE` (prefill). A group gathers its index keys once a layer.
 
-Legend: T tokens, R rows (T, or the fewest that the table of operations wants), K index_topk, S sequences of a group, N
-tokens of each, P positions (a multiple of the table's `key_tile`).
+Legend: T tokens, R rows (T, or the fewest that the table of operations wants), K index_topk, G rope width, S sequences
+of a group, N tokens of each, P positions (a multiple of the table's `key_tile`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,17 +27,20 @@ SHORT_RUN = 8
 MAX_GROUP_SCORES = 1 << 22
 """Scores of one group of short runs: 16 MiB in fp32."""
 
+FIRST_ANGLES = 4096
+"""Positions whose angles are computed at first; the table doubles as longer contexts come."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueryTile:
     """Tokens that are scored at once: `N` of each sequence of their group; short runs repeat their last token.
 
-    Shapes: row_idxs, positions: [S * N] int64. Positions from `num_common` on are hidden from some of the tokens;
-    `num_positions` is P.
+    Shapes: row_idxs: [S * N] int64, None for all rows of the pass in order; is_hidden: [S * N, P - num_common] bool,
+    which positions from `num_common` on a token must not see. `num_positions` is P.
     """
 
-    row_idxs: Tensor
-    positions: Tensor
+    row_idxs: Tensor | None
+    is_hidden: Tensor
     num_common: int
     num_positions: int
 
@@ -54,8 +57,8 @@ class ScoreGroup:
 class PreparedBatch:
     """A batch, padded to R rows by repeating its first token, and what the layers need to know about it.
 
-    Shapes: positions: [R] int64; slot_mapping: [T] int64; cis: [R, 1, rope width / 2] complex64. `whole_context` selects
-    everything and is right for tokens that are in no group; None where every token is in one.
+    Shapes: positions: [R] int64; slot_mapping: [T] int64; cis: [R, G / 2] complex64; cis_by_head: [R, 1, G / 2].
+    `whole_context` selects everything and is right for tokens that are in no group; None where every token is in one.
     """
 
     num_tokens: int
@@ -63,8 +66,17 @@ class PreparedBatch:
     positions: Tensor
     slot_mapping: Tensor
     cis: Tensor
+    cis_by_head: Tensor
     whole_context: Selection | None
     groups: tuple[ScoreGroup, ...]
+
+    def tokens(self, rows: Tensor) -> Tensor:
+        """The rows that are tokens. Shapes: rows: [R, ...]; returns [T, ...]."""
+        return rows if self.num_tokens == self.num_rows else rows[: self.num_tokens]
+
+    def pad(self, tokens: Tensor) -> Tensor:
+        """Repeat the first token until there are R rows. Shapes: tokens: [T, ...]; returns [R, ...]."""
+        return _padded(tokens, self.num_rows)
 
     def require_whole_context(self) -> Selection:
         """The selection of a batch without groups."""
@@ -72,22 +84,30 @@ class PreparedBatch:
             raise InvariantError("a batch without groups to score has tokens beyond index_topk")
         return self.whole_context
 
-    def blank_slots(self, index_topk: int) -> Tensor:
-        """Slots to be filled in by the groups, [R, K]; those of tokens in no group are right already."""
-        if self.whole_context is None:
-            return self.slot_mapping.new_zeros(self.num_rows, index_topk)
-        return self.whole_context.slots.clone()
+    def selection(self, selected: Sequence[tuple[Tensor | None, Tensor]]) -> Selection:
+        """Join what the tiles selected with what needs no selection.
 
-    def pad(self, rows: Tensor) -> Tensor:
-        """Repeat the first row until there are R. Shapes: rows: [T, ...]; returns [R, ...]."""
-        return _padded(rows, self.num_rows)
+        Shapes: selected: each tile's row_idxs and its slots, [S * N, K].
+        """
+        row_idxs, slots = selected[0]
+        if row_idxs is None:
+            return Selection(slots, None)
+        joined = slots.new_zeros(self.num_rows, slots.shape[1])
+        beyond = None
+        if self.whole_context is not None:
+            joined.copy_(self.whole_context.slots)
+            beyond = self.whole_context.beyond
+        for row_idxs, slots in selected:
+            if row_idxs is not None:
+                joined.index_copy_(0, row_idxs, slots)
+        return Selection(joined, beyond)
 
 
 class Preparation:
     """Prepares batches for one model.
 
     Args:
-        inverse_frequencies: [rope width / 2] fp32.
+        inverse_frequencies: [G / 2] fp32.
         index_topk: K.
         min_rows: fewest rows of a pass.
         key_tile: contexts to score are padded to a multiple of it.
@@ -95,6 +115,7 @@ class Preparation:
 
     def __init__(self, inverse_frequencies: Tensor, index_topk: int, min_rows: int, key_tile: int) -> None:
         self._inverse_frequencies = inverse_frequencies
+        self._cis = _angles(inverse_frequencies, FIRST_ANGLES)
         self._index_topk = index_topk
         self._min_rows = min_rows
         self._key_tile = key_tile
@@ -103,16 +124,22 @@ class Preparation:
         """Work out what all layers share."""
         num_rows = max(batch.num_tokens, self._min_rows)
         positions = _padded(batch.positions, num_rows)
-        angles = positions.unsqueeze(-1).float() * self._inverse_frequencies
+        cis = self._cis_up_to(max(segment.context_len for segment in batch.segments)).index_select(0, positions)
         return PreparedBatch(
             num_tokens=batch.num_tokens,
             num_rows=num_rows,
             positions=positions,
             slot_mapping=batch.slot_mapping,
-            cis=torch.complex(angles.cos(), angles.sin()).unsqueeze(1),
+            cis=cis,
+            cis_by_head=cis.unsqueeze(1),
             whole_context=self._whole_context(batch, positions, block_size),
-            groups=tuple(self._groups(batch, block_size)),
+            groups=tuple(self._groups(batch, num_rows, block_size)),
         )
+
+    def _cis_up_to(self, num_positions: int) -> Tensor:
+        if num_positions > self._cis.shape[0]:
+            self._cis = _angles(self._inverse_frequencies, 1 << (num_positions - 1).bit_length())
+        return self._cis
 
     def _whole_context(self, batch: Batch, positions: Tensor, block_size: int) -> Selection | None:
         if all(segment.first_position >= self._index_topk for segment in batch.segments):
@@ -123,7 +150,7 @@ class Preparation:
         places = torch.arange(self._index_topk, device=slots.device)
         return Selection(slots, places > positions[:, None, None])
 
-    def _groups(self, batch: Batch, block_size: int) -> Iterator[ScoreGroup]:
+    def _groups(self, batch: Batch, num_rows: int, block_size: int) -> Iterator[ScoreGroup]:
         short_runs: defaultdict[int, list[Segment]] = defaultdict(list)
         for segment in batch.segments:
             if segment.context_len <= self._index_topk:
@@ -131,53 +158,68 @@ class Preparation:
             if segment.num_tokens <= SHORT_RUN:
                 short_runs[segment.context_len.bit_length()].append(segment)
             else:
-                yield self._prefill_group(segment, batch, block_size)
+                yield self._prefill_group(segment, batch.positions, block_size)
         for segments in short_runs.values():
             longest = self._tiled(max(segment.context_len for segment in segments))
             count = max(1, MAX_GROUP_SCORES // (SHORT_RUN * longest))
             for start in range(0, len(segments), count):
-                yield self._decode_group(segments[start : start + count], batch, block_size)
+                yield self._decode_group(segments[start : start + count], batch.positions, num_rows, block_size)
 
-    def _prefill_group(self, segment: Segment, batch: Batch, block_size: int) -> ScoreGroup:
+    def _prefill_group(self, segment: Segment, positions: Tensor, block_size: int) -> ScoreGroup:
         first = max(segment.first_position, self._index_topk)
         offset = segment.start - segment.first_position
         tiles: list[QueryTile] = []
         for start in range(first, segment.context_len, QUERY_TILE):
             end = min(start + QUERY_TILE, segment.context_len)
-            row_idxs = torch.arange(offset + start, offset + end, device=batch.positions.device)
-            tiles.append(
-                QueryTile(row_idxs, batch.positions[offset + start : offset + end], start + 1, self._tiled(end))
-            )
+            row_idxs = torch.arange(offset + start, offset + end, device=positions.device)
+            tiles.append(self._tile(row_idxs, positions[offset + start : offset + end], start + 1, self._tiled(end)))
         return ScoreGroup(_slot_table((segment,), self._tiled(segment.context_len), block_size), tuple(tiles))
 
-    def _decode_group(self, segments: list[Segment], batch: Batch, block_size: int) -> ScoreGroup:
+    def _decode_group(
+        self, segments: Sequence[Segment], positions: Tensor, num_rows: int, block_size: int
+    ) -> ScoreGroup:
         runs = [
             list(range(segment.start + max(0, self._index_topk - segment.first_position), segment.end))
             for segment in segments
         ]
         longest_run = max(len(run) for run in runs)
-        padded_runs = [run + run[-1:] * (longest_run - len(run)) for run in runs]
-        row_idxs = torch.tensor(padded_runs, device=batch.positions.device).flatten()
-        num_positions = self._tiled(max(segment.context_len for segment in segments))
+        padded_runs = [token_idx for run in runs for token_idx in run + run[-1:] * (longest_run - len(run))]
         num_common = min(segment.context_len - len(run) for segment, run in zip(segments, runs, strict=True)) + 1
-        tile = QueryTile(row_idxs, batch.positions[row_idxs], num_common, num_positions)
+        num_positions = self._tiled(max(segment.context_len for segment in segments))
+        row_idxs = None
+        if padded_runs != list(range(num_rows)):
+            row_idxs = torch.tensor(padded_runs, device=positions.device)
+            positions = positions.index_select(0, row_idxs)
+        tile = self._tile(row_idxs, positions, num_common, num_positions)
         return ScoreGroup(_slot_table(segments, num_positions, block_size), (tile,))
+
+    def _tile(self, row_idxs: Tensor | None, positions: Tensor, num_common: int, num_positions: int) -> QueryTile:
+        places = torch.arange(num_common, num_positions, device=positions.device)
+        return QueryTile(row_idxs, places > positions.unsqueeze(1), num_common, num_positions)
 
     def _tiled(self, num_positions: int) -> int:
         return -(-num_positions // self._key_tile) * self._key_tile
 
 
-def _padded(rows: Tensor, num_rows: int) -> Tensor:
-    missing = num_rows - rows.shape[0]
-    return rows if missing == 0 else torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])])
+def _angles(inverse_frequencies: Tensor, num_positions: int) -> Tensor:
+    """Unit complex numbers of the rotary angles, [num_positions, G / 2]."""
+    positions = torch.arange(num_positions, dtype=torch.float32, device=inverse_frequencies.device)
+    angles = positions.unsqueeze(1) * inverse_frequencies
+    return torch.complex(angles.cos(), angles.sin())
 
 
-def _slot_table(segments: "tuple[Segment, ...] | list[Segment]", num_positions: int, block_size: int) -> Tensor:
+def _padded(tokens: Tensor, num_rows: int) -> Tensor:
+    missing = num_rows - tokens.shape[0]
+    return tokens if missing == 0 else torch.cat([tokens, tokens[:1].expand(missing, *tokens.shape[1:])])
+
+
+def _slot_table(segments: Sequence[Segment], num_positions: int, block_size: int) -> Tensor:
     """Slots of the first positions of each segment's sequence, [S, num_positions]; slot 0 beyond its block table."""
     num_blocks = -(-num_positions // block_size)
     tables = [segment.block_table[:num_blocks] for segment in segments]
-    blocks = tables[0].new_zeros(len(tables), num_blocks)
-    for row, table in zip(blocks, tables, strict=True):
-        row[: table.shape[0]] = table
-    offsets = torch.arange(block_size, device=blocks.device)
-    return (blocks.unsqueeze(-1) * block_size + offsets).flatten(1)[:, :num_positions]
+    first_slots = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True).mul_(block_size)
+    missing = num_blocks - first_slots.shape[1]
+    if missing:
+        first_slots = torch.nn.functional.pad(first_slots, (0, missing))
+    offsets = torch.arange(block_size, device=first_slots.device)
+    return (first_slots.unsqueeze(-1) + offsets).flatten(1)[:, :num_positions]
