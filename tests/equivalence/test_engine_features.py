@@ -66,6 +66,15 @@ def test_with_prefix_hits() -> None:
     assert together(replace(PLAIN, draft_tokens=3), rounds=2) == alone()
 
 
+def test_without_a_prefix_cache() -> None:
+    config = replace(PLAIN, draft_tokens=3, prefix_cache=False)
+    assert together(config, rounds=2) == alone()
+    shared = engine(config)
+    for _ in range(2):
+        (generation,) = generate(shared, prompts()[-1:])
+    assert generation.sequence.num_cached_tokens == 0
+
+
 def test_with_another_block_size() -> None:
     assert together(replace(PLAIN, draft_tokens=3, block_size=5)) == alone()
 

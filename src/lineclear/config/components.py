@@ -58,6 +58,7 @@ class EngineConfig:
             none_word="auto",
         ),
     ] = None
+    prefix_cache: Annotated[bool, Option("Keep computed blocks for later prompts with the same beginning.")] = True
     max_batch_tokens: Annotated[int, Option("Token budget of one engine step.", allowed=Range(1))] = 2048
     max_running: Annotated[int, Option("Sequences that run at once.", allowed=Range(1, 4096))] = 64
     max_waiting: Annotated[

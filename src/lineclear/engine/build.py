@@ -42,12 +42,14 @@ def build_engine(config: EngineConfig, model_dir: Path) -> Engine:
     schedule = ScheduleConfig(
         max_batch_tokens=config.max_batch_tokens,
         max_running=config.max_running,
-        max_waiting=config.max_waiting,
+        # Whoever submits refuses what is too much, counting all that it has submitted. Which of those already run is
+        # decided here, by blocks: with long prompts fewer than max_running, and then more of them wait.
+        max_waiting=config.max_running + config.max_waiting,
         max_model_len=max_model_len,
         draft_tokens=config.draft_tokens,
         eos_token_ids=frozenset(model_config.eos_token_ids),
     )
-    scheduler = Scheduler(schedule, pool, RadixTree(pool, config.block_size))
+    scheduler = Scheduler(schedule, pool, RadixTree(pool, config.block_size, keeps=config.prefix_cache))
     runner = Runner(
         model,
         store,

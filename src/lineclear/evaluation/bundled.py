@@ -115,7 +115,7 @@ class BundledEvaluation:
         return generate(self._engine(prefix_cache=False), [each.prompt for each in asked], after_step=hook)
 
     def _engine(self, *, prefix_cache: bool = True) -> Engine:
-        config = replace(self._config, max_waiting=2 * self._size.num_edit_tasks)
+        config = replace(self._config, prefix_cache=prefix_cache, max_waiting=2 * self._size.num_edit_tasks)
         return build_engine(config, self._model_dir)
 
     def _ask(self, seed: int) -> _Asked:

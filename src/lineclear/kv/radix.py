@@ -78,12 +78,19 @@ class TreeStatistics:
 
 
 class RadixTree:
-    """Finds the longest known prefix of a token list; keeps blocks until they are needed elsewhere."""
+    """Finds the longest known prefix of a token list; keeps blocks until they are needed elsewhere.
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
+    Args:
+        pool: whose blocks it keeps.
+        block_size: tokens of a block.
+        keeps: without it nothing is published here: nobody finds a prefix, and nobody is told to wait for one.
+    """
+
+    def __init__(self, pool: BlockPool, block_size: int, *, keeps: bool = True) -> None:
         if block_size < 1:
             raise InvariantError(f"block_size: got {block_size}, allowed: at least 1")
         self.block_size: Final = block_size
+        self.keeps: Final = keeps
         self._pool = pool
         self._root = PrefixNode(None, b"", None, 0)
         self._nodes: dict[BlockId, PrefixNode] = {}
@@ -136,7 +143,9 @@ class RadixTree:
         return block_ids
 
     def next_key(self, node: PrefixNode, tokens: "array[int]") -> bytes | None:
-        """Return the name of the edge by which `tokens` leave a prefix of theirs; None if it is not known in full."""
+        """Return the name of the edge by which `tokens` leave a prefix of theirs; None if there will be no such edge."""
+        if not self.keeps:
+            return None
         start = node.num_blocks * self.block_size
         end = start + self.block_size + 1
         return tokens[start:end].tobytes() if end <= len(tokens) else None

@@ -76,6 +76,8 @@ class Holdings:
 
     def publish(self, sequence: Sequence, now: int) -> None:
         """Offer a sequence's newly computed full blocks to the tree (invariant 2)."""
+        if not self._tree.keeps:
+            return
         prefix = sequence.prefix
         if prefix is None:
             raise InvariantError(f"sequence {sequence.sequence_id} is published before it is admitted")

@@ -25,9 +25,9 @@ DEFAULTS = {
 class Desk:
     """Plans and commits; every commit is followed by a full check."""
 
-    def __init__(self, *, num_blocks: int = 32, block_size: int = 4, **config: int) -> None:
+    def __init__(self, *, num_blocks: int = 32, block_size: int = 4, prefix_cache: bool = True, **config: int) -> None:
         self.pool = BlockPool(num_blocks)
-        self.tree = RadixTree(self.pool, block_size)
+        self.tree = RadixTree(self.pool, block_size, keeps=prefix_cache)
         self.scheduler = Scheduler(ScheduleConfig(**(DEFAULTS | config)), self.pool, self.tree)
         self.sequences: dict[SequenceId, Sequence] = {}
         self.now = 0

@@ -1,6 +1,7 @@
 from array import array
 
 import pytest
+from tests.unit.schedule.desk import Desk
 
 from lineclear.base.ids import SequenceId
 from lineclear.kv.pool import BlockPool
@@ -90,3 +91,12 @@ def test_what_is_forgotten_does_not_wait(tree: RadixTree) -> None:
 def test_common_prefixes(first: list[int], second: list[int], expected: int) -> None:
     assert _common_len(array("I", first), array("I", second)) == expected
     assert _common_len(array("I", second), array("I", first)) == expected
+
+
+def test_without_a_prefix_cache_nobody_waits_and_nothing_is_kept() -> None:
+    desk = Desk(prefix_cache=False, max_batch_tokens=4)
+    first, second = desk.add(range(1, 14), max_tokens=2), desk.add(range(1, 14), max_tokens=2)
+    while desk.scheduler.has_work:
+        desk.step()
+    assert first.num_cached_tokens == second.num_cached_tokens == 0
+    assert desk.pool.num_free == desk.pool.statistics().total
