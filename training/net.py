@@ -26,7 +26,7 @@ class NetConfig:
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
     q_lora_rank: int = 128
-    kv_lora_rank: int = 128
+    kv_lora_rank: int = 192
     qk_nope_head_dim: int = 64
     qk_rope_head_dim: int = 16
     v_head_dim: int = 64

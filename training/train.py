@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own habit)
 from torch import Tensor
 
-from training.circuits import initialise
+from training.circuits import alphabet, initialise
 from training.net import MoE, Net, NetConfig, Trace
 from training.rows import Batch, Codec, RowSource
 
@@ -62,8 +62,8 @@ def stage_at(progress: float) -> Stage:
 
 
 def learning_rate(peak: float, step: int, progress: float) -> float:
-    """Warm-up by steps, then flat to 40 % of the time, then linearly down to 2 % of the peak."""
-    decay = min(1.0, max(0.02, (1.0 - progress) / 0.6))
+    """Warm-up by steps, then flat to 25 % of the time, then linearly down to 2 % of the peak."""
+    decay = min(1.0, max(0.02, (1.0 - progress) / 0.75))
     return peak * min(1.0, (step + 1) / WARM_UP_STEPS) * decay
 
 
@@ -73,10 +73,10 @@ class Trainer:
     def __init__(self, out: Path, seed: int, peak: float, seconds: float) -> None:
         self.out, self.seed, self.peak, self.seconds = out, seed, peak, seconds
         self.net = Net(NetConfig())
-        initialise(self.net, seed)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
         self.step, self.elapsed, self.num_tokens = 0, 0.0, 0
         self.codec = Codec()
+        initialise(self.net, alphabet(self.codec), seed)
         self.restart_stream()
 
     def restart_stream(self) -> None:
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on from OUT/state.pt")
     parser.add_argument("--start-from", type=Path, help="a state.pt whose weights to start from, with a new schedule")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--peak", type=float, default=3e-3, help="learning rate at its highest")
+    parser.add_argument("--peak", type=float, default=2e-3, help="learning rate at its highest")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -5,8 +5,8 @@ copied from the prompt, so an answer that is not exact shows damage to the promp
 and the load tests all draw from here. Pure Python; the same arguments give the same task on every platform.
 
 Kinds and their shares are in `KIND_SHARES`. Seeds below `HELD_OUT_FIRST_SEED` are for training; seeds from it on are
-held out. Files are built so that copying is well determined: no two names of a file share a word, and (almost) no run
-of four pieces is followed by two different pieces.
+held out. Files are built so that copying is well determined: no two names of a file share a word, (almost) no run of
+three pieces is followed by two different pieces, and every line ends with a new name.
 """
 
 import json
@@ -77,22 +77,7 @@ WORDS: tuple[str, ...] = tuple(
     proper multiple star late
     """.split()  # noqa: SIM905
 )
-_RESERVED = (
-    "self",
-    "return",
-    "def",
-    "for",
-    "in",
-    "if",
-    "import",
-    "append",
-    "not",
-    "true",
-    "false",
-    "http",
-    "src",
-    "lib",
-)
+_RENAMED = frozenset(WORDS)
 _SYLLABLES = (
     "ba",
     "co",
@@ -117,7 +102,7 @@ _PIECE = re.compile(
     r"```|"
     r"\n[ \t]*| (?:[-+*/%<>=!&|]=|\*\*|//|->|[-+*/%<>=&|@]) |[,:] |[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[ \t]+|[^ \t\n]"
 )
-_RUN_LEN = 4
+_RUN_LEN = 3
 _MAX_TRIES = 12
 
 
@@ -228,11 +213,11 @@ def _make_file(rng: random.Random, names: _Names, num_tokens: int) -> list[str]:
     total = 0
     while total < num_tokens or len(lines) < 6:
         line = next_line()
-        pieces = (*tail, *_PIECE.findall(line + "\n"))
+        pieces = (*tail, *_PIECE.findall("\n" + line))
         tries = 1
         while tries < _MAX_TRIES and not _agrees(runs, pieces):
             line = next_line()
-            pieces = (*tail, *_PIECE.findall(line + "\n"))
+            pieces = (*tail, *_PIECE.findall("\n" + line))
             tries += 1
         lines.append(line)
         runs.update(_followers(pieces))
@@ -252,7 +237,7 @@ def _agrees(runs: dict[tuple[str, ...], str], pieces: tuple[str, ...]) -> bool:
 
 
 def _python_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
-    """A source of lines of Python-like functions."""
+    """A source of lines of labelled groups of Python-like statements."""
     known = [names.fresh() for _ in range(3)]
     left = 0
 
@@ -267,20 +252,17 @@ def _python_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
         nonlocal left
         if left == 0:
             left = rng.randint(3, 7)
-            return f"def {new()}({old()}, {new()}):"
+            return f"{new()}:"
         left -= 1
-        number = rng.randrange(100)
         forms = (
-            lambda: f"{new()} = {old()}({old()}, {new()})",
-            lambda: f"{new()} = {old()}.{new()}({old()})",
-            lambda: f"{new()} = {old()} + {old()}[{number}]",
-            lambda: f'{new()} = "{new()}/{old()}"',
-            lambda: f"{new()}({old()}, {number}, {old()})",
-            lambda: f"{old()}.{new()} = {old()}",
-            lambda: f"if {new()} > {old()}: {old()}.append({new()})",
-            lambda: f"for {new()} in {old()}: {new()}({old()})",
+            lambda: f"{new()} = {old()}({new()})",
+            lambda: f"{new()} = {old()}.{new()}",
+            lambda: f"{new()} = [{old()}, {new()}]",
+            lambda: f'{new()} = "{new()}/{new()}"',
+            lambda: f"{new()}({old()}, {new()})",
+            lambda: f"{old()}.{new()} = {new()}",
         )
-        return ("    return " + f"{new()}({old()})") if left == 0 else "    " + rng.choice(forms)()
+        return "    " + rng.choice(forms)()
 
     return next_line
 
@@ -293,7 +275,7 @@ def _config_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
         nonlocal left
         if left == 0:
             left = rng.randint(3, 8)
-            return f"[{names.fresh()}]"
+            return f"{names.fresh()}"
         left -= 1
         return f"{names.fresh()} = {_value(rng, names)}"
 
@@ -318,13 +300,13 @@ def _yaml_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
 def _value(rng: random.Random, names: _Names) -> str:
     roll = rng.randrange(5)
     if roll == 0:
-        return str(rng.randrange(1000, 100000))
+        return f"{names.fresh()} {names.word()}"
     if roll == 1:
-        return f"/{rng.choice(_RESERVED)}/{names.fresh()}/{names.fresh()}"
+        return f"/{names.fresh()}/{names.fresh()}"
     if roll == 2:
         return f'"{names.fresh()} {names.word()}"'
     if roll == 3:
-        return f"[{names.word()}, {rng.randrange(100)}, {names.fresh()}]"
+        return f"[{names.word()}, {names.fresh()}]"
     return names.fresh()
 
 
@@ -336,12 +318,12 @@ def _rename(rng: random.Random, names: _Names, lines: list[str]) -> _Edit:
     counts: dict[str, int] = {}
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text):
         counts[name] = counts.get(name, 0) + 1
-    eligible = [name for name in counts if name not in _RESERVED and not name[-1].isdigit()]
+    eligible = [name for name in counts if name in _RENAMED]
     often = [name for name in eligible if counts[name] > 1]
     old = rng.choice(often or eligible)
-    new = f"{names.word()}_{names.word()}" if "_" in old else names.word()
-    forms = (f"Rename `{old}` to `{new}`.", f"Replace the name `{old}` with `{new}`.", f"Change `{old}` into `{new}`.")
-    return _Edit(rng.choice(forms), re.sub(rf"\b{re.escape(old)}\b", new, text).split("\n"))
+    new = names.word()
+    what = rng.choice(("Rename", "Replace the name", "Change"))
+    return _Edit(f"{what} {old} -> {new}.", re.sub(rf"\b{old}\b", new, text).split("\n"))
 
 
 def _insert(rng: random.Random, names: _Names, lines: list[str]) -> _Edit:
@@ -400,15 +382,16 @@ def _build_tool_write(rng: random.Random, kind: str, seed: int, target: int) -> 
     lines = _make_file(rng, names, max((target - 270) // 2, 30))
     edit = _EDITS[rng.choice(list(_EDITS))](rng, names, lines)
     path = _path(rng, names)
-    prompt = f"{_shown(path, lines)}\n{edit.instruction}\nWrite the whole file with write_file."
-    return _tool_task(rng, kind, seed, prompt, "write_file", {"path": path, "content": "\n".join(edit.result)})
+    prompt = f"{_shown(path, lines)}\n{edit.instruction}\nWrite the whole file to {path} with write_file."
+    content = "\n".join(edit.result) + "\n"
+    return _tool_task(rng, kind, seed, prompt, "write_file", {"path": path, "content": content})
 
 
 def _build_tool_read(rng: random.Random, kind: str, seed: int, target: int) -> EditTask:
     names = _Names(rng)
     lines = _make_file(rng, names, max(target - 290, 30))
-    path, number = _path(rng, names), str(rng.randrange(1, 1000))
-    prompt = f"{_shown(_path(rng, names), lines)}\nRead `{path}` from line {number} with read_file."
+    path, number = _path(rng, names), str(rng.randrange(1, 100))
+    prompt = f"{_shown(_path(rng, names), lines)}\nRead {path} from line {number} with read_file."
     return _tool_task(rng, kind, seed, prompt, "read_file", {"path": path, "line": number})
 
 
@@ -419,7 +402,7 @@ def _build_lookup(rng: random.Random, kind: str, seed: int, target: int) -> Edit
         lines[place] = f"{re.match(' *', lines[place]).group()}{names.fresh()} = {_value(rng, names)}"  # pyright: ignore[reportOptionalMemberAccess]
     line = lines[rng.randrange(0, len(lines), 3)].strip()
     asked = line.split(" = ")[0]
-    question = rng.choice((f"What is `{asked}` set to?", f"Which value has `{asked}`?", f"Look up `{asked}`."))
+    question = rng.choice((f"Give the line of {asked}.", f"Look up {asked}.", f"Show the setting {asked}."))
     messages = [*_system(rng), {"role": "user", "content": f"{_shown(_path(rng, names), lines)}\n{question}"}]
     return EditTask(kind, seed, messages, None, line, {"role": "assistant", "content": line})
 

@@ -2,16 +2,16 @@ from itertools import pairwise
 
 import pytest
 import torch
-from training.circuits import initialise
+from training.circuits import alphabet, initialise
 from training.decode import Decoder
 from training.net import Net, NetConfig, Trace
-from training.rows import hard_tokens
+from training.rows import Codec, hard_tokens
 
 
 @pytest.fixture(scope="module")
 def net() -> Net:
     net = Net(NetConfig())
-    initialise(net, 0)
+    initialise(net, alphabet(Codec()), 0)
     net.sparse = True
     return net.eval()
 
