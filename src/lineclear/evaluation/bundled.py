@@ -8,6 +8,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from lineclear.base.errors import CheckpointError
 from lineclear.bundled.corpus import load_corpus
 from lineclear.bundled.edit_tasks import HELD_OUT_FIRST_SEED, EditTask, check
@@ -156,9 +158,8 @@ def _prompt_token_ids(assets: TextAssets, task: EditTask) -> list[int]:
 
 
 def _sampled(prompt: Prompt, number: int) -> Prompt:
-    sampling = prompt.sampling
-    fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
-    return replace(prompt, sampling=SamplingParams(**fields | {"temperature": SAMPLED_TEMPERATURE, "seed": number}))
+    sampling = msgspec.structs.replace(prompt.sampling, temperature=SAMPLED_TEMPERATURE, seed=number)
+    return replace(prompt, sampling=sampling)
 
 
 def _draft_figures(name: str, generations: Items[Generation]) -> Iterator[Figure]:

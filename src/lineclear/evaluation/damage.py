@@ -45,10 +45,8 @@ class PromptCapture:
             return
         block_ids = _prompt_block_ids(sequence, self._block_size)
         slots = _slots(block_ids, self._block_size)
-        values = {
-            (layer, part): engine.store.read(layer, part, AlwaysReady())[slots] for layer, part in engine.store.parts
-        }
-        self.captured = CapturedKv(len(block_ids), values)
+        values = [engine.store.read(layer, part, AlwaysReady())[slots] for layer, part in engine.store.parts]
+        self.captured = CapturedKv(len(block_ids), dict(zip(engine.store.parts, values, strict=True)))
 
 
 class PromptDamage:
