@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import wraps
 
 import msgspec
@@ -29,7 +30,7 @@ CONFIG = ServeConfig(
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnixEndpoint]:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Worker"]:
     endpoint = UnixEndpoint(str(tmp_path_factory.mktemp("control") / "socket"))
     start = WorkerStart(CONFIG, str(endpoint), "worker-7", life=3)
     command = [sys.executable, "-m", "lineclear", "worker"]
@@ -37,9 +38,26 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnixEndpoint]:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(start) + b"\n")
         process.stdin.flush()
-        yield endpoint
+        yield Worker(endpoint, process)
         assert process.poll() is None, "the worker ended"
         process.terminate()
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The worker's process, and where it looks for its gateway."""
+
+    endpoint: UnixEndpoint
+    process: subprocess.Popen[bytes]
+
+    async def first_event(self, events: asyncio.Queue[LinkEvent]) -> LinkEvent:
+        """The first event of a new gateway; fails at once when there can be none."""
+        while self.process.poll() is None:
+            try:
+                return await asyncio.wait_for(events.get(), 1.0)
+            except TimeoutError:
+                continue
+        raise AssertionError("the worker ended")
 
 
 class Gateway:
@@ -96,12 +114,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(endpoint: UnixEndpoint) -> AsyncIterator[Gateway]:
+async def gateway(worker: Worker) -> AsyncIterator[Gateway]:
     events: asyncio.Queue[LinkEvent] = asyncio.Queue()
     links = WorkerLinks(LinkConfig(), events.put_nowait)
-    await links.listen(endpoint)
+    await links.listen(worker.endpoint)
     try:
-        connected = await events.get()
+        connected = await worker.first_event(events)
         assert isinstance(connected, WorkerConnected)
         yield Gateway(links, events, connected)
     finally:
@@ -121,7 +139,7 @@ def tokens(outputs: list[wire.SequenceOutput]) -> list[int]:
 
 
 @in_loop
-async def test_the_hello_names_the_worker_and_its_model(worker: UnixEndpoint) -> None:
+async def test_the_hello_names_the_worker_and_its_model(worker: Worker) -> None:
     async with gateway(worker) as peer:
         hello = peer.hello
         assert (hello.worker_id, hello.life, hello.version) == ("worker-7", 3, wire.WIRE_VERSION)
@@ -132,7 +150,7 @@ async def test_the_hello_names_the_worker_and_its_model(worker: UnixEndpoint) ->
 
 
 @in_loop
-async def test_sequences_are_answered_side_by_side(worker: UnixEndpoint) -> None:
+async def test_sequences_are_answered_side_by_side(worker: Worker) -> None:
     async with gateway(worker) as peer:
         peer.submit(1, PROMPT, 24)
         alone = await peer.outputs(1)
@@ -146,7 +164,7 @@ async def test_sequences_are_answered_side_by_side(worker: UnixEndpoint) -> None
 
 
 @in_loop
-async def test_a_cancel_is_answered_while_others_run(worker: UnixEndpoint) -> None:
+async def test_a_cancel_is_answered_while_others_run(worker: Worker) -> None:
     async with gateway(worker) as peer:
         peer.submit(1, PROMPT, 4000)
         peer.submit(2, PROMPT, 4000)
@@ -160,7 +178,7 @@ async def test_a_cancel_is_answered_while_others_run(worker: UnixEndpoint) -> No
 
 
 @in_loop
-async def test_what_can_never_fit_ends_with_an_error(worker: UnixEndpoint) -> None:
+async def test_what_can_never_fit_ends_with_an_error(worker: Worker) -> None:
     async with gateway(worker) as peer:
         peer.submit(1, [5] * 4097, 1)
         (output,) = await peer.outputs(1)
@@ -170,7 +188,7 @@ async def test_what_can_never_fit_ends_with_an_error(worker: UnixEndpoint) -> No
 
 
 @in_loop
-async def test_a_lost_gateway_leaves_nothing_behind(worker: UnixEndpoint) -> None:
+async def test_a_lost_gateway_leaves_nothing_behind(worker: Worker) -> None:
     async with gateway(worker) as peer:
         peer.submit(1, PROMPT, 4000)
         peer.submit(2, PROMPT[5:], 4000)
@@ -183,7 +201,7 @@ async def test_a_lost_gateway_leaves_nothing_behind(worker: UnixEndpoint) -> Non
 
 
 @in_loop
-async def test_a_drain_finishes_what_runs(worker: UnixEndpoint) -> None:
+async def test_a_drain_finishes_what_runs(worker: Worker) -> None:
     async with gateway(worker) as peer:
         peer.submit(1, PROMPT, 30)
         peer.send(wire.Drain())
@@ -197,9 +215,9 @@ async def test_a_drain_finishes_what_runs(worker: UnixEndpoint) -> None:
 
 
 @in_loop
-async def test_nonsense_from_a_gateway_makes_the_worker_connect_anew(worker: UnixEndpoint) -> None:
+async def test_nonsense_from_a_gateway_makes_the_worker_connect_anew(worker: Worker) -> None:
     connections: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-    server = await asyncio.start_unix_server(lambda *streams: connections.put_nowait(streams), worker.path)
+    server = await asyncio.start_unix_server(lambda *streams: connections.put_nowait(streams), worker.endpoint.path)
     reader, writer = await connections.get()
     writer.write(frame(b"\xc1"))
     await reader.read()
