@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 World = TypeVar("World", bound=tuple[Any, ...])
-JudgedWorld = TypeVar("JudgedWorld", bound=tuple[Any, ...], contravariant=True)
+World_contra = TypeVar("World_contra", bound=tuple[Any, ...], contravariant=True)
 Label = tuple[Any, ...]
 
 _PROGRESS_EVERY = 1000
@@ -82,10 +82,10 @@ class Model(Protocol[World]):
         ...
 
 
-class Judge(Protocol[JudgedWorld]):
+class Judge(Protocol[World_contra]):
     """Tells whether a world can still come to a good end."""
 
-    def judge(self, world: JudgedWorld, /) -> str | None:
+    def judge(self, world: World_contra, /) -> str | None:
         """Return what is wrong; None if nothing is."""
         ...
 
@@ -210,7 +210,7 @@ class _Search(Generic[World]):
             world = self._store.world(at)
             wrong = None if self._liveness is None else self._liveness.judge(world)
             if wrong is not None:
-                return self._found(wrong, self._script(at))
+                return self._found(f"in the end, {wrong}", self._script(at))
             try:
                 self._visit(at, world)
             except _Broken as found:

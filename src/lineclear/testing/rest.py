@@ -40,7 +40,7 @@ class RestModel(Protocol[World]):
         ...
 
     def leftovers(self, world: World, /, *, everything: bool) -> str | None:
-        """Return what is wrong with a world at rest; `everything`: also what waits for a proof that may take for ever."""
+        """Return what is wrong with a world at rest; `everything`: also what waits for a proof that may not come."""
         ...
 
 
@@ -54,7 +54,7 @@ class Rest(Generic[World]):
         self._verdicts: dict[tuple[int, ...], str | None] = {}
 
     def judge(self, world: World) -> str | None:
-        """Return what is wrong; None if nothing is, or if a promise breaks on the way, which the search itself finds."""
+        """Return what is wrong; None if nothing is, or if a promise breaks on the way, which the search will find."""
         try:
             return self._judge(self._calm(self._model.lose_messages(world)))
         except Violation:

@@ -38,7 +38,7 @@ class Network:
             yield bit, self.messages[bit.bit_length() - 1]
 
     def overtakes(self, world: World, message: HandoffMessage) -> bool:
-        """Whether a message would be the first of its attempt at a rank that has heard nothing of an earlier attempt."""
+        """Whether a message would be the first word of its attempt at a rank that has not heard of an earlier one."""
         if not isinstance(message, PrefillOrder | Abort):
             return False
         sender = world.ranks[message.peer.rank].sender
