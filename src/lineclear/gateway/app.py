@@ -38,6 +38,7 @@ def build_app(services: Services, api_keys: tuple[str, ...]) -> Starlette:
             _get("/ready", pages.ready),
             _get("/readyz", pages.ready),
             _get("/metrics", pages.metrics),
+            _get("/invariants", pages.invariants),
             _get("/v1/models", pages.models),
             _get("/v1/models/{model:path}", pages.one_model),
             _post("/tokenize", pages.tokenize),

@@ -172,16 +172,11 @@ class Dispatcher:
 
     async def query_statistics(self, timeout_seconds: float) -> None:
         """Ask every worker for its figures and wait for the answers, not longer than the timeout."""
-        asked = list(self._table.workers.items())
-        before = {link_id: worker.statistics for link_id, worker in asked}
-        for link_id, _ in asked:
-            self._links.send(link_id, wire.QueryStatistics())
-        await self._wait_until(
-            lambda: all(
-                worker.statistics is not before[link_id] for link_id, worker in asked if self._is_here(link_id)
-            ),
-            timeout_seconds,
-        )
+        await self._ask_all(wire.QueryStatistics(), lambda worker: worker.statistics, timeout_seconds)
+
+    async def check_invariants(self, timeout_seconds: float) -> bool:
+        """Let every worker check pool, tree and scheduler; returns whether all have answered in time."""
+        return await self._ask_all(wire.CheckInvariants(), lambda worker: worker.invariants, timeout_seconds)
 
     async def stop(self) -> None:
         """Close the links."""
@@ -242,10 +237,8 @@ class Dispatcher:
                 worker.statistics = message
             case wire.Drained():
                 worker.is_drained = True
-            case wire.InvariantsChecked(ok=ok, detail=detail):
-                logger.log(
-                    logging.INFO if ok else logging.ERROR, "invariants of %s: %s", worker.hello.worker_id, detail
-                )
+            case wire.InvariantsChecked():
+                worker.invariants = message
             case wire.WorkerHello():
                 logger.error("worker %s said hello twice", worker.hello.worker_id)
             case _:
@@ -327,14 +320,25 @@ class Dispatcher:
     def _report_workers(self) -> None:
         self._on_workers_changed(sum(not worker.is_draining for worker in self.workers))
 
-    def _is_here(self, link_id: LinkId) -> bool:
-        return link_id in self._table.workers
-
     def _announce_change(self) -> None:
         """Wake whoever waits for something that an event may have brought."""
         if self._change is not None:
             self._change.set_result(None)
             self._change = None
+
+    async def _ask_all(
+        self, question: wire.ToWorker, answer: Callable[[Worker], object], timeout_seconds: float
+    ) -> bool:
+        """Ask every worker, and wait until each has a new answer or is lost; returns whether it was in time."""
+        before = {link_id: answer(worker) for link_id, worker in self._table.workers.items()}
+        for link_id in before:
+            self._links.send(link_id, question)
+
+        def has_answered(link_id: LinkId) -> bool:
+            worker = self._table.workers.get(link_id)
+            return worker is None or answer(worker) is not before[link_id]
+
+        return await self._wait_until(lambda: all(map(has_answered, before)), timeout_seconds)
 
     async def _wait_until(self, is_met: Callable[[], bool], timeout_seconds: float) -> bool:
         """Wait until a condition on the workers is met; returns whether it was in time."""

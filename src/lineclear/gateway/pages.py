@@ -17,9 +17,14 @@ from lineclear.gateway.metrics import CONTENT_TYPE
 from lineclear.gateway.served_model import ServedModel
 from lineclear.gateway.serving import Services
 from lineclear.gateway.sse import encode_json
+from lineclear.gateway.worker_table import Worker
 
 STATISTICS_TIMEOUT_SECONDS = 1.0
 """How long a scrape waits for the workers: a worker answers between two steps."""
+
+
+CHECK_TIMEOUT_SECONDS = 30.0
+"""A check walks through the whole pool, between two steps."""
 
 
 class TokenizeBody(msgspec.Struct):
@@ -68,6 +73,18 @@ class Pages:
         await self._services.dispatcher.query_statistics(STATISTICS_TIMEOUT_SECONDS)
         await send_body(send, self._services.metrics.render(), content_type=CONTENT_TYPE)
 
+    async def invariants(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Whether the promises about blocks, sequences and requests hold at this moment, worker by worker.
+
+        Raises:
+            InvariantError: A request has no ending, or two.
+        """
+        self._services.ledger.check()
+        has_answers = await self._services.dispatcher.check_invariants(CHECK_TIMEOUT_SECONDS)
+        workers = [_checked(worker) for worker in self._services.dispatcher.workers]
+        is_ok = has_answers and all(worker["ok"] for worker in workers)
+        await send_body(send, encode_json({"ok": is_ok, "workers": workers}), status=200 if is_ok else 500)
+
     async def models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """The served models, in a shape that clients of OpenAI and of Anthropic both read."""
         try:
@@ -115,6 +132,16 @@ class Pages:
             "owned_by": "lineclear",
             "max_model_len": model.max_sequence_len,
         }
+
+
+def _checked(worker: Worker) -> dict[str, Any]:
+    checked = worker.invariants
+    return {
+        "worker": worker.hello.worker_id,
+        "life": worker.hello.life,
+        "ok": checked is not None and checked.ok,
+        "detail": "no answer" if checked is None else checked.detail,
+    }
 
 
 def _tokenize(body: bytes, model: ServedModel) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from lineclear.base.errors import InvariantError
-from lineclear.protocol.wire import WorkerHello, WorkerStatistics
+from lineclear.protocol.wire import InvariantsChecked, WorkerHello, WorkerStatistics
 
 LinkIdT = TypeVar("LinkIdT", bound=int)
 
@@ -27,6 +27,7 @@ class Worker:
     is_draining: bool = False
     is_drained: bool = False
     statistics: WorkerStatistics | None = None
+    invariants: InvariantsChecked | None = None
 
     @property
     def num_free(self) -> int:

@@ -59,6 +59,7 @@ class ScriptedWorker:
     life: int = 1
     answers_cancels: bool = True
     figures: wire.WorkerStatistics = field(default_factory=statistics)
+    invariants: wire.InvariantsChecked = field(default_factory=lambda: wire.InvariantsChecked(ok=True, detail=""))
 
     def __post_init__(self) -> None:
         self._commands: queue.Queue[wire.ToGateway | None] = queue.Queue()
@@ -128,4 +129,4 @@ class ScriptedWorker:
             case wire.QueryStatistics():
                 self._link.send(self.figures)
             case wire.CheckInvariants():
-                self._link.send(wire.InvariantsChecked(ok=True, detail=""))
+                self._link.send(self.invariants)

@@ -584,6 +584,19 @@ def test_the_served_name_may_be_chosen(start_gateway: StartGateway, tokenization
     assert gateway.client.get("/v1/models/org/coder").json()["id"] == "org/coder"
 
 
+def test_the_promises_can_be_checked_while_it_runs(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    assert gateway.client.get("/invariants").json() == {"ok": True, "workers": []}
+    worker = gateway.start_worker()
+    response = gateway.client.get("/invariants")
+    checked = {"worker": "worker-0", "life": 1, "ok": True, "detail": ""}
+    assert (response.status_code, response.json()) == (200, {"ok": True, "workers": [checked]})
+    worker.invariants = wire.InvariantsChecked(ok=False, detail="block 7 has no holder")
+    response = gateway.client.get("/invariants")
+    assert response.status_code == 500
+    assert response.json()["workers"] == [checked | {"ok": False, "detail": "block 7 has no holder"}]
+
+
 def test_tokenize_and_detokenize(start_gateway: StartGateway, tokenization: Tokenization) -> None:
     gateway = start_gateway()
     gateway.start_worker()
