@@ -143,7 +143,7 @@ class RadixTree:
         return block_ids
 
     def next_key(self, node: PrefixNode, tokens: "array[int]") -> bytes | None:
-        """Return the name of the edge by which `tokens` leave a prefix of theirs; None if there will be no such edge."""
+        """Return the name of the edge by which `tokens` leave a prefix of theirs; None if there will be none."""
         if not self.keeps:
             return None
         start = node.num_blocks * self.block_size
