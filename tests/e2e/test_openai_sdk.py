@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
-from tests.e2e.processes import PATIENCE_SECONDS, running
 
 from lineclear.bundled.edit_tasks import HELD_OUT_FIRST_SEED, EditTask, check, generate
+from tests.e2e.processes import PATIENCE_SECONDS, running
 
 pytestmark = pytest.mark.e2e
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
+
 from tests.e2e.processes import PATIENCE_SECONDS, Program, children_by_command, descendants, running, wait_for_end
 
 pytestmark = [

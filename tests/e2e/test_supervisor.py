@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from tests.e2e.processes import Program, children_by_command, descendants, running, wait_for_end
 
 pytestmark = [

@@ -10,7 +10,6 @@ from functools import wraps
 
 import msgspec
 import pytest
-from tests.e2e.processes import PATIENCE_SECONDS
 
 from lineclear.bundled import checkpoint_path
 from lineclear.cli.child import WorkerStart
@@ -20,6 +19,7 @@ from lineclear.protocol.sampling import SamplingParams
 from lineclear.transport.endpoint import UnixEndpoint
 from lineclear.transport.framing import frame
 from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerMessage
+from tests.e2e.processes import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.e2e
 

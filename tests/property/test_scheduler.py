@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.property.toy_engine import EOS, VOCAB_SIZE, ToyEngine, reference
 
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.sequence import Sequence, SequenceState
+from tests.property.toy_engine import EOS, VOCAB_SIZE, ToyEngine, reference
 
 TOKENS = st.integers(1, VOCAB_SIZE - 1)
 SHARED_PREFIXES = st.sampled_from([[], [1] * 5, [1] * 9, [1, 2, 3, 4] * 3])

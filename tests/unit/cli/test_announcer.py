@@ -3,11 +3,11 @@ import io
 
 import pytest
 from rich.console import Console
-from tests.unit.transport.model_facts import FACTS
 
 from lineclear.cli.announcer import Announcer
 from lineclear.config.components import GatewayConfig, ServeConfig
 from lineclear.transport.reports import GatewayListening, GatewayServing, Loading, Report, WorkerReady
+from tests.unit.transport.model_facts import FACTS
 
 READY: list[tuple[str, Report]] = [
     ("gateway", GatewayListening("127.0.0.1", 8000)),

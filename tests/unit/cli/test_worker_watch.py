@@ -2,10 +2,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.unit.transport.model_facts import FACTS
 
 from lineclear.cli.worker_watch import WorkerWatch
 from lineclear.transport.reports import GatewayListening, GatewayServing, Report, WorkerReady
+from tests.unit.transport.model_facts import FACTS
 
 READY = WorkerReady(FACTS, 1.0)
 ENDED = "the worker ended"

@@ -11,7 +11,9 @@ POSITIONS = st.integers(0, 2**40)
 
 
 @given(SEEDS, POSITIONS, st.integers(0, 7), st.integers(1, 8))
-def test_a_position_draws_the_same_numbers_wherever_the_run_starts(seed: int, first: int, skip: int, count: int) -> None:
+def test_a_position_draws_the_same_numbers_wherever_the_run_starts(
+    seed: int, first: int, skip: int, count: int
+) -> None:
     whole = uniforms(seed, first, skip + count)
     part = uniforms(seed, first + skip, count)
     for name in ("accept", "choose", "draft"):

@@ -1,7 +1,6 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.schedule.desk import Desk
 
 from lineclear.base.errors import InvariantError
 from lineclear.base.ids import SequenceId
@@ -10,6 +9,7 @@ from lineclear.kv.radix import TREE_HOLDER
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.sequence import Sequence
+from tests.unit.schedule.desk import Desk
 
 
 def test_a_table_is_extended_as_far_as_there_is_room() -> None:

@@ -1,12 +1,12 @@
 """What a step computes, and at whose cost."""
 
 import pytest
-from tests.unit.schedule.desk import Desk
 
 from lineclear.kv.radix import PrefixNode
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import ChunkResult
 from lineclear.schedule.sequence import Sequence, SequenceState
+from tests.unit.schedule.desk import Desk
 
 WAITING, RUNNING = SequenceState.WAITING, SequenceState.RUNNING
 

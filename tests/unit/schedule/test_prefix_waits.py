@@ -1,7 +1,6 @@
 from array import array
 
 import pytest
-from tests.unit.schedule.desk import Desk
 
 from lineclear.base.ids import SequenceId
 from lineclear.kv.pool import BlockPool
@@ -9,6 +8,7 @@ from lineclear.kv.radix import RadixTree
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.prefix_waits import PrefixWaits, _common_len
 from lineclear.schedule.sequence import Sequence, SequenceState
+from tests.unit.schedule.desk import Desk
 
 
 def make_sequence(sequence_id: int, prompt: list[int], tree: RadixTree) -> Sequence:

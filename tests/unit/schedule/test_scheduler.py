@@ -1,7 +1,6 @@
 """The life of sequences: how they come, what results mean, how they end."""
 
 import pytest
-from tests.unit.schedule.desk import EOS, Desk
 
 from lineclear.base.errors import InvariantError
 from lineclear.base.ids import SequenceId
@@ -10,6 +9,7 @@ from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import TokenLogprobs
 from lineclear.schedule.plan import ChunkResult
 from lineclear.schedule.sequence import Sequence, SequenceState
+from tests.unit.schedule.desk import EOS, Desk
 
 
 def reasons(updates: list) -> list:

@@ -10,7 +10,6 @@ from functools import wraps
 from pathlib import Path
 
 import pytest
-from tests.unit.transport.model_facts import FACTS
 
 from lineclear.base.errors import PeerError
 from lineclear.config.components import LinkConfig
@@ -20,6 +19,7 @@ from lineclear.transport.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from lineclear.transport.framing import FrameDecoder, frame
 from lineclear.transport.gateway_link import GatewayLink
 from lineclear.transport.worker_links import LinkEvent, WorkerConnected, WorkerLinks, WorkerLost, WorkerMessage
+from tests.unit.transport.model_facts import FACTS
 
 PATIENT = LinkConfig(heartbeat_seconds=10.0, peer_timeout_seconds=100.0)
 HASTY = LinkConfig(heartbeat_seconds=0.02, peer_timeout_seconds=0.2)

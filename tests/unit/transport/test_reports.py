@@ -1,5 +1,4 @@
 import pytest
-from tests.unit.transport.model_facts import FACTS
 
 from lineclear.base.errors import PeerError
 from lineclear.transport.reports import (
@@ -11,6 +10,7 @@ from lineclear.transport.reports import (
     decode_report,
     encode_report,
 )
+from tests.unit.transport.model_facts import FACTS
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@ from collections import deque
 from collections.abc import Iterable
 
 import pytest
-from tests.unit.worker.stand_in import CountingEngine
 
 from lineclear.base.errors import InvariantError, PeerError
 from lineclear.protocol import wire
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.worker.loop import WorkerLoop
+from tests.unit.worker.stand_in import CountingEngine
 
 
 class ScriptedLink:
