@@ -9,8 +9,6 @@ from pathlib import Path
 import httpx
 import pytest
 import uvloop
-from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker
-from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 from lineclear.config.components import EngineConfig, GatewayConfig, LinkConfig, ServeConfig, SupervisorConfig
 from lineclear.gateway.process import Gateway
@@ -18,6 +16,8 @@ from lineclear.gateway.served_model import SamplingDefaults, TextAssets
 from lineclear.gateway.template import ChatTemplate
 from lineclear.gateway.tokenization import Tokenization
 from lineclear.transport.reports import GatewayListening, GatewayServing, Report
+from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker
+from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.gateway.tiny_text import WEATHER_TOOL, build_tokenizer
 
 from lineclear.gateway.choice import AnswerFormat, ChoiceAssembler
 from lineclear.gateway.collected import CollectedChoice
@@ -16,6 +15,7 @@ from lineclear.gateway.fragments import Content, Marker, Reasoning
 from lineclear.gateway.tokenization import Tokenization
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import SequenceOutput, TokenLogprobs
+from tests.unit.gateway.tiny_text import WEATHER_TOOL, build_tokenizer
 
 TOKENIZATION = Tokenization(build_tokenizer())
 WITHOUT_MARKERS = Tokenization(build_tokenizer(has_markers=False))

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.gateway.tiny_text import build_byte_fallback_tokenizer, build_tokenizer
 
 from lineclear.gateway.detokenize import Detokenizer, detokenize
 from lineclear.gateway.tokenization import Tokenization
+from tests.unit.gateway.tiny_text import build_byte_fallback_tokenizer, build_tokenizer
 
 BYTE_LEVEL = Tokenization(build_tokenizer())
 BYTE_FALLBACK = Tokenization(build_byte_fallback_tokenizer())

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.unit.gateway.conftest import RunningGateway
 
 from lineclear.gateway.tokenization import Tokenization
 from lineclear.protocol import wire
+from tests.unit.gateway.conftest import RunningGateway
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

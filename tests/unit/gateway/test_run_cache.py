@@ -2,10 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.gateway.tiny_text import build_tokenizer
 
 from lineclear.gateway.run_cache import MIN_RUN_LEN, RunCache
 from lineclear.gateway.tokenization import Tokenization
+from tests.unit.gateway.tiny_text import build_tokenizer
 
 TOKENIZATION = Tokenization(build_tokenizer())
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.gateway.scripted_worker import model_facts
-from tests.unit.gateway.tiny_text import build_tokenizer
 
 from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import Conversation, Message
 from lineclear.gateway.served_model import SamplingDefaults, load_text_assets, serve_model
+from tests.unit.gateway.scripted_worker import model_facts
+from tests.unit.gateway.tiny_text import build_tokenizer
 
 CONVERSATION = Conversation((Message("user", "x"),))
 

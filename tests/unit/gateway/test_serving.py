@@ -10,8 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.gateway.conftest import RunningGateway
-from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker, model_facts
 
 from lineclear.gateway import serving
 from lineclear.gateway.conversation import Conversation
@@ -21,6 +19,8 @@ from lineclear.gateway.template import ChatTemplate, Rendered
 from lineclear.gateway.tokenization import Tokenization
 from lineclear.protocol import wire
 from lineclear.protocol.drafts import DraftCounts
+from tests.unit.gateway.conftest import RunningGateway
+from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker, model_facts
 
 StartGateway = Callable[..., RunningGateway]
 CHAT = "/v1/chat/completions"

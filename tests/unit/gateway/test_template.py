@@ -6,7 +6,6 @@ import jinja2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import Conversation, Message, PastToolCall, ToolDefinition
@@ -14,6 +13,7 @@ from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.errors import InvalidRequestError
 from lineclear.gateway.template import GUARDS, ChatTemplate, Rendered
 from lineclear.gateway.tokenization import Tokenization
+from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
 
 TOKENIZATION = Tokenization(build_tokenizer())
 CHAT_TEMPLATE = ChatTemplate(TEMPLATE, {}, TOKENIZATION.control_literals)

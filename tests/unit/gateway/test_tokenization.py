@@ -2,11 +2,11 @@
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.gateway.tiny_text import SPECIAL, build_byte_fallback_tokenizer, build_tokenizer
 from tokenizers import Tokenizer
 
 from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.tokenization import Tokenization
+from tests.unit.gateway.tiny_text import SPECIAL, build_byte_fallback_tokenizer, build_tokenizer
 
 TOKENIZER_JSON = build_tokenizer()
 TOKENIZATION = Tokenization(TOKENIZER_JSON)

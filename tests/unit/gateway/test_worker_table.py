@@ -1,11 +1,11 @@
 """Which worker gets what."""
 
 import pytest
-from tests.unit.gateway.scripted_worker import model_facts
 
 from lineclear.base.errors import InvariantError
 from lineclear.gateway.worker_table import WorkerTable
 from lineclear.protocol import wire
+from tests.unit.gateway.scripted_worker import model_facts
 
 
 def hello(max_running: int = 2) -> wire.WorkerHello:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.gateway.scripted_worker import model_facts
 
 from lineclear.base.ids import RequestId
 from lineclear.bundled import checkpoint_path
 from lineclear.gateway.codecs.chat import ChatCodec
 from lineclear.gateway.generation import ApiCall, CallContext
 from lineclear.gateway.served_model import load_text_assets, serve_model
+from tests.unit.gateway.scripted_worker import model_facts
 
 ARCHIVE = Path(os.environ.get("LINECLEAR_DATA", "")) / "clients" / "recorded_shape.tar.xz"
 CHAT_CLIENTS = ("aider", "cline", "mini", "opencode", "opencodeimg", "pi", "qwen")
