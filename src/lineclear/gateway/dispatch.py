@@ -26,6 +26,7 @@ from lineclear.config.components import ServeConfig
 from lineclear.gateway.accepted import Failed, Generation, Output, Restarted
 from lineclear.gateway.errors import ApiError, GenerationError, OverloadedError, UnavailableError, refuse
 from lineclear.gateway.generation import GenerationRequest
+from lineclear.gateway.worker_questions import WorkerQuestions
 from lineclear.gateway.worker_table import Worker, WorkerTable
 from lineclear.protocol import wire
 from lineclear.transport.endpoint import Endpoint
@@ -68,12 +69,12 @@ class Dispatcher:
         self._start_timeout_seconds = config.gateway.start_timeout_seconds
         self._links = WorkerLinks(config.link, self._on_event)
         self._table: WorkerTable[LinkId] = WorkerTable(config.engine.max_waiting)
+        self.questions = WorkerQuestions(self._table, self._links)
         self._places: dict[int, _SequencePlace] = {}
         self._waiting: list[Generation] = []
         self._next_id = itertools.count(1)
         self._facts: wire.ModelFacts | None = None
         self._is_draining = False
-        self._change: asyncio.Future[None] | None = None
         self._on_workers_changed = on_workers_changed
         self._num_restarts = 0
         self._num_unknown_outputs = 0
@@ -163,21 +164,6 @@ class Dispatcher:
             self._stop_waiting(generation)
             self._fail(generation, error)
 
-    async def drain_workers(self, timeout_seconds: float) -> bool:
-        """Let the workers finish what they have, cancelled sequences included; returns whether all did in time."""
-        for link_id, worker in self._table.workers.items():
-            worker.is_draining = True
-            self._links.send(link_id, wire.Drain())
-        return await self._wait_until(lambda: all(worker.is_drained for worker in self.workers), timeout_seconds)
-
-    async def query_statistics(self, timeout_seconds: float) -> None:
-        """Ask every worker for its figures and wait for the answers, not longer than the timeout."""
-        await self._ask_all(wire.QueryStatistics(), lambda worker: worker.statistics, timeout_seconds)
-
-    async def check_invariants(self, timeout_seconds: float) -> bool:
-        """Let every worker check pool, tree and scheduler; returns whether all have answered in time."""
-        return await self._ask_all(wire.CheckInvariants(), lambda worker: worker.invariants, timeout_seconds)
-
     async def stop(self) -> None:
         """Close the links."""
         self._is_draining = True
@@ -218,7 +204,7 @@ class Dispatcher:
                 self._on_lost(link_id, reason)
             case _:
                 assert_never(event)
-        self._announce_change()
+        self.questions.announce_change()
 
     def _on_connected(self, link_id: LinkId, hello: wire.WorkerHello) -> None:
         logger.info("worker %s, life %d, is ready", hello.worker_id, hello.life)
@@ -319,35 +305,3 @@ class Dispatcher:
 
     def _report_workers(self) -> None:
         self._on_workers_changed(sum(not worker.is_draining for worker in self.workers))
-
-    def _announce_change(self) -> None:
-        """Wake whoever waits for something that an event may have brought."""
-        if self._change is not None:
-            self._change.set_result(None)
-            self._change = None
-
-    async def _ask_all(
-        self, question: wire.ToWorker, answer: Callable[[Worker], object], timeout_seconds: float
-    ) -> bool:
-        """Ask every worker, and wait until each has a new answer or is lost; returns whether it was in time."""
-        before = {link_id: answer(worker) for link_id, worker in self._table.workers.items()}
-        for link_id in before:
-            self._links.send(link_id, question)
-
-        def has_answered(link_id: LinkId) -> bool:
-            worker = self._table.workers.get(link_id)
-            return worker is None or answer(worker) is not before[link_id]
-
-        return await self._wait_until(lambda: all(map(has_answered, before)), timeout_seconds)
-
-    async def _wait_until(self, is_met: Callable[[], bool], timeout_seconds: float) -> bool:
-        """Wait until a condition on the workers is met; returns whether it was in time."""
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                while not is_met():
-                    if self._change is None:
-                        self._change = asyncio.get_running_loop().create_future()
-                    await asyncio.shield(self._change)
-        except TimeoutError:
-            return False
-        return True

@@ -70,7 +70,7 @@ class Pages:
 
     async def metrics(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """The figures of gateway and workers, as of now."""
-        await self._services.dispatcher.query_statistics(STATISTICS_TIMEOUT_SECONDS)
+        await self._services.dispatcher.questions.query_statistics(STATISTICS_TIMEOUT_SECONDS)
         await send_body(send, self._services.metrics.render(), content_type=CONTENT_TYPE)
 
     async def invariants(self, _scope: Scope, _receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ class Pages:
             InvariantError: A request has no ending, or two.
         """
         self._services.ledger.check()
-        has_answers = await self._services.dispatcher.check_invariants(CHECK_TIMEOUT_SECONDS)
+        has_answers = await self._services.dispatcher.questions.check_invariants(CHECK_TIMEOUT_SECONDS)
         workers = [_checked(worker) for worker in self._services.dispatcher.workers]
         is_ok = has_answers and all(worker["ok"] for worker in workers)
         await send_body(send, encode_json({"ok": is_ok, "workers": workers}), status=200 if is_ok else 500)

@@ -143,7 +143,7 @@ class Gateway:
             logger.warning("%d requests are cut off: the time to drain is up", self.ledger.num_open)
             self.dispatcher.fail_all(UnavailableError("the server is shutting down", None, "server_draining"))
             await self._wait_until_empty(LAST_WORDS_SECONDS)
-        if not await self.dispatcher.drain_workers(WORKER_DRAIN_SECONDS):
+        if not await self.dispatcher.questions.drain(WORKER_DRAIN_SECONDS):
             logger.warning("a worker did not drain in %s s", WORKER_DRAIN_SECONDS)
 
     async def _wait_until_empty(self, timeout_seconds: float) -> bool:
