@@ -40,14 +40,14 @@ class Baseline:
         cache = None
         for start in range(0, input_ids.shape[1], CHUNK_LEN):
             output = self._model(
-                input_ids[:, start : start + CHUNK_LEN], past_key_values=cache, use_cache=True, logits_to_keep=1
+                input_ids[:, start : start + CHUNK_LEN], cache=cache, use_cache=True, logits_to_keep=1
             )
-            cache = output.past_key_values
+            cache = output.cache
         next_ids = output.logits[:, -1:].argmax(-1)
         prefilled = time.perf_counter()
         columns = [next_ids]
         for _ in range(num_tokens - 1):
-            output = self._model(next_ids, past_key_values=cache, use_cache=True)
+            output = self._model(next_ids, cache=cache, use_cache=True)
             next_ids = output.logits[:, -1:].argmax(-1)
             columns.append(next_ids)
         ended = time.perf_counter()
