@@ -28,8 +28,8 @@ from lineclear.kernels.workspace import Workspace
 INNER_TILE = 512
 """Largest inner dimension of one product: rows keep their bits up to here (measured)."""
 
-MIN_ROWS = 4
-"""Fewest rows of a product: one row takes another path (measured); a verify pass of three drafts has four anyway."""
+MIN_ROWS = 2
+"""Fewest rows of a product: one row takes another path (measured)."""
 
 ROW_TILE = 32
 """Height of the tiles for weight shapes that fail the comparison."""
@@ -40,10 +40,10 @@ KEY_TILE = 256
 MAX_PRODUCTS = 1 << 18
 """Products of index heads and keys in memory at once: 1 MiB, which stays in a core's cache."""
 
-ATTENTION_TILE = 16
-"""Tokens whose slots are gathered at once. At 256 slots of 96 values that is 1.5 MiB: 64 took twice as long a token."""
+MAX_GATHERED = 1 << 18
+"""Values of the slots gathered at once: 1 MiB in fp32. Beyond a core's cache a token took four times as long."""
 
-_PROBE_HEIGHTS = (4, 5, 7, 8, 16, 31, 64)
+_PROBE_COUNTS = (1, 2, 3, 4, 5, 7, 8, 16, 31, 64)
 
 MAX_ALL_EXPERTS_PRODUCTS = 1024
 """Tokens times experts up to which computing every expert for every token is faster than gathering tokens (measured).
@@ -57,26 +57,29 @@ class InvariantMatmul:
     """
 
     def __init__(self) -> None:
-        self._is_direct: dict[tuple[torch.dtype, int, int], bool] = {}
+        self._is_direct: dict[tuple[torch.dtype, int, int, int], bool] = {}
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """Shapes: x: [R, in] or [B, R, in]; weight: [in, out] or [B, in, out]; returns [R, out] or [B, R, out]."""
         if x.shape[-2] < MIN_ROWS:
             return self(_with_rows(x, MIN_ROWS), weight)[..., : x.shape[-2], :]
-        return _inner_tiled(x, weight) if self._keeps_bits(weight) else _row_tiled(x, weight)
+        return _inner_tiled(x, weight) if self._keeps_bits(weight, 1) else _row_tiled(x, weight)
 
-    def into(self, out: Tensor, x: Tensor, weight: Tensor) -> None:
-        """The batched product, written to `out`. Shapes: x: [B, R, in], R >= MIN_ROWS; weight: [B, in, out]."""
-        if weight.shape[-2] <= INNER_TILE and self._keeps_bits(weight):
+    def into(self, out: Tensor, x: Tensor, weight: Tensor, row_unit: int) -> None:
+        """The batched product, written to `out`, of rows that come in multiples of `row_unit`.
+
+        Shapes: x: [B, R, in]; weight: [B, in, out]; out: [B, R, out].
+        """
+        if weight.shape[-2] <= INNER_TILE and self._keeps_bits(weight, row_unit):
             torch.bmm(x, weight, out=out)
         else:
-            out.copy_(self(x, weight))
+            out.copy_(_row_tiled(x, weight))
 
-    def _keeps_bits(self, weight: Tensor) -> bool:
-        key = (weight.dtype, weight.shape[-2], weight.shape[-1])
+    def _keeps_bits(self, weight: Tensor, row_unit: int) -> bool:
+        key = (weight.dtype, weight.shape[-2], weight.shape[-1], row_unit)
         is_direct = self._is_direct.get(key)
         if is_direct is None:
-            is_direct = _keeps_bits(weight)
+            is_direct = _keeps_bits(weight, row_unit)
             self._is_direct[key] = is_direct
         return is_direct
 
@@ -104,13 +107,13 @@ def _with_rows(x: Tensor, num_rows: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0, 0, num_rows - x.shape[-2]))
 
 
-def _keeps_bits(weight: Tensor) -> bool:
+def _keeps_bits(weight: Tensor, row_unit: int) -> bool:
     """Whether rows of a product with this weight have the same bits at every height tried."""
     one = weight if weight.dim() == 2 else weight[0]
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(max(_PROBE_HEIGHTS), one.shape[0], generator=generator).to(one.dtype)
+    heights = [row_unit * count for count in _PROBE_COUNTS if row_unit * count >= MIN_ROWS]
+    rows = torch.randn(heights[-1], one.shape[0], generator=torch.Generator().manual_seed(0)).to(one.dtype)
     expected = _inner_tiled(rows, one)
-    return all(torch.equal(_inner_tiled(rows[:height].clone(), one), expected[:height]) for height in _PROBE_HEIGHTS)
+    return all(torch.equal(_inner_tiled(rows[:height].clone(), one), expected[:height]) for height in heights)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -141,7 +144,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     One thread goes row by row, so the values that `silu` treats otherwise are the same places of every row. Several
     threads cut a tensor anywhere, so that they need operations that treat all values alike.
     """
-    gate, up = gate_up.chunk(2, dim=-1)
+    width = gate_up.shape[-1] // 2
+    gate, up = gate_up.split_with_sizes((width, width), dim=-1)
     if torch.get_num_threads() == 1:
         return torch.nn.functional.silu(gate).mul_(up)
     return gate.div(gate.neg().exp_().add_(1)).mul_(up)
@@ -190,7 +194,7 @@ class InvariantScores:
         num_pairs = num_sequences * num_tiles
         rows = queries.reshape(num_sequences, 1, -1, width).expand(-1, num_tiles, -1, -1).flatten(0, 1)
         products = self._workspace.take("products", torch.float32, num_pairs, rows.shape[1], KEY_TILE)
-        self._matmul.into(products, rows, key_tiles.flatten(0, 1).transpose(1, 2))
+        self._matmul.into(products, rows, key_tiles.flatten(0, 1).transpose(1, 2), num_heads)
         products = products.relu_().view(-1, num_heads, KEY_TILE)
         weights = head_weights.unsqueeze(1).expand(-1, num_tiles, -1, -1).reshape(-1, 1, num_heads)
         sums = self._workspace.take("sums", torch.float32, num_pairs * num_tokens, 1, KEY_TILE)
@@ -240,9 +244,11 @@ class TiledAttention:
         self, queries: Tensor, cache: Tensor, slots: Tensor, beyond: Tensor | None, latent_width: int
     ) -> Tensor:
         """Shapes: as `LatentAttention`."""
-        if slots.shape[0] <= ATTENTION_TILE:
+        num_tokens, num_slots = slots.shape
+        step = max(1, MAX_GATHERED // (num_slots * cache.shape[1]))
+        if num_tokens <= step:
             return self._attend(queries, cache, slots, beyond, latent_width)
-        tiles = [slice(start, start + ATTENTION_TILE) for start in range(0, slots.shape[0], ATTENTION_TILE)]
+        tiles = [slice(start, start + step) for start in range(0, num_tokens, step)]
         return torch.cat(
             [
                 self._attend(queries[tile], cache, slots[tile], None if beyond is None else beyond[tile], latent_width)
@@ -263,7 +269,8 @@ class TiledAttention:
 
 
 class InvariantExperts:
-    """Each token's experts, either by computing all of them or by gathering each expert's tokens: with the same bits."""
+    """Each token's experts, either by computing all of them or by gathering each expert's tokens: with the same bits.
+    """
 
     def __init__(self, matmul: InvariantMatmul) -> None:
         self._matmul = matmul

@@ -9,21 +9,35 @@ import math
 import torch
 from torch import Tensor
 
+MAX_VIEWS = 256
+"""Shapes remembered: enough for those that decode steps repeat."""
+
 
 class Workspace:
-    """Buffers by name, as large as the largest taken so far."""
+    """Buffers by name, each as large as the largest taken so far."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._views: dict[tuple[str, torch.dtype, tuple[int, ...]], Tensor] = {}
 
     def take(self, name: str, dtype: torch.dtype, *shape: int) -> Tensor:
         """A tensor of this shape in the buffer of this name."""
-        size = math.prod(shape)
+        key = (name, dtype, shape)
+        view = self._views.get(key)
+        if view is None:
+            view = self._buffer(name, dtype, math.prod(shape)).view(shape)
+            self._views[key] = view
+        return view
+
+    def _buffer(self, name: str, dtype: torch.dtype, size: int) -> Tensor:
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < size:
             buffer = torch.empty(size, dtype=dtype)
             self._buffers[name, dtype] = buffer
-        return buffer[:size].view(shape)
+            self._views.clear()
+        elif len(self._views) >= MAX_VIEWS:
+            self._views.clear()
+        return buffer[:size]
 
     @property
     def size_bytes(self) -> int:

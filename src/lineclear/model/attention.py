@@ -38,21 +38,27 @@ class Attention:
     ) -> tuple[Tensor, Selection]:
         """Write the tokens' KV and attend, to `shared` where it is given and else to what the indexer selects.
 
-        Shapes: x: [R, D]; returns [R, D] and the selection attended to.
+        Shapes: x: [R, D]; returns [T, D] and the selection attended to.
         """
         weights, ops = self._weights, self._ops
-        query_latent, latent, rope_key, *index_inputs = ops.matmul(x, weights.input).split(self._input_widths, dim=1)
+        query_latent, latent, rope_key, *index_inputs = ops.matmul(x, weights.input).split_with_sizes(
+            self._input_widths, dim=1
+        )
         query_latent = ops.rms_norm(query_latent, weights.query_norm, LATENT_NORM_EPS)
-        queries, *index_queries = ops.matmul(query_latent, weights.query).split(self._query_widths, dim=1)
         self._write_latent(latent, rope_key, prepared, cache)
         if weights.indexer is not None:
             self._write_index(index_inputs[0], weights.indexer, prepared, cache)
-            if shared is None:
-                head_weights = self._head_weights(x, index_inputs, weights.indexer)
-                shared = self._select(index_queries[0], head_weights, prepared, cache)
-        if shared is None:
+        if shared is None and not prepared.groups:
+            shared = prepared.require_whole_context()
+        if shared is not None:
+            queries = ops.matmul(query_latent, weights.query[:, : self._query_widths[0]])
+            return self._attend(queries, prepared, cache, shared), shared
+        if weights.indexer is None:
             raise InvariantError(f"layer {self._layer} has neither an indexer nor a selection to share")
-        return self._attend(queries, prepared, cache, shared), shared
+        queries, index_queries = ops.matmul(query_latent, weights.query).split_with_sizes(self._query_widths, dim=1)
+        head_weights = self._head_weights(x, index_inputs, weights.indexer)
+        selection = self._select(index_queries, head_weights, prepared, cache)
+        return self._attend(queries, prepared, cache, selection), selection
 
     def _write_latent(self, latent: Tensor, rope_key: Tensor, prepared: PreparedBatch, cache: KvCache) -> None:
         latent = self._ops.rms_norm(latent, self._weights.latent_norm, LATENT_NORM_EPS)
@@ -71,13 +77,12 @@ class Attention:
         return self._ops.matmul(x.float(), weights.head_weights)
 
     def _select(self, queries: Tensor, head_weights: Tensor, prepared: PreparedBatch, cache: KvCache) -> Selection:
-        if not prepared.groups:
-            return prepared.require_whole_context()
         queries = queries.float().unflatten(1, (self._config.index_n_heads, -1))
         self._ops.rotate(queries[..., : self._config.qk_rope_head_dim], prepared.cis_by_head)
+        queries, head_weights = prepared.tokens(queries), prepared.tokens(head_weights)
         index_keys = cache.read(self._layer, "index")
         selected = [
-            (tile.row_idxs, self._select_tile(queries, head_weights, keys, group, tile))
+            (tile.token_idxs, self._select_tile(queries, head_weights, keys, group, tile))
             for group in prepared.groups
             for keys in [self._ops.gather(index_keys, group.slots).float()]
             for tile in group.tiles
@@ -88,8 +93,11 @@ class Attention:
         self, queries: Tensor, head_weights: Tensor, keys: Tensor, group: ScoreGroup, tile: QueryTile
     ) -> Tensor:
         """Slots selected for the tile's tokens, [S * N, K]."""
-        if tile.row_idxs is not None:
-            queries, head_weights = queries.index_select(0, tile.row_idxs), head_weights.index_select(0, tile.row_idxs)
+        if tile.token_idxs is not None:
+            queries, head_weights = (
+                queries.index_select(0, tile.token_idxs),
+                head_weights.index_select(0, tile.token_idxs),
+            )
         num_sequences = keys.shape[0]
         scores = self._ops.index_scores(
             queries.unflatten(0, (num_sequences, -1)),
@@ -107,6 +115,7 @@ class Attention:
         if weights.absorb is not None:
             queries = self._absorb(queries, weights.absorb)
         latent = cache.read(self._layer, "latent")
+        queries = prepared.tokens(queries)
         attended = ops.latent_attention(queries, latent, selection.slots, selection.beyond, config.kv_lora_rank)
         if weights.absorb is not None:
             attended = ops.matmul(attended.transpose(0, 1), weights.absorb.value).transpose(0, 1)

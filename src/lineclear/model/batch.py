@@ -71,10 +71,6 @@ class Selection:
         beyond = None if self.beyond is None else self.beyond.index_select(0, token_idxs)
         return Selection(self.slots.index_select(0, token_idxs), beyond)
 
-    def head(self, num_tokens: int) -> "Selection":
-        """The selection of the first tokens."""
-        return Selection(self.slots[:num_tokens], None if self.beyond is None else self.beyond[:num_tokens])
-
     def places_beyond(self) -> Tensor:
         """`beyond`, written out where it is None."""
         if self.beyond is not None:

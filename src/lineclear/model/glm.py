@@ -90,7 +90,7 @@ class GlmModel:
         shared = None if shared_selection is None else _share(shared_selection, prepared)
         embedded = self._embed(next_token_ids, prepared)
         output, selection = self._mtp.forward(embedded, prepared.pad(hidden), prepared, cache, shared)
-        return DraftOutput(output[: batch.num_tokens], selection.head(batch.num_tokens))
+        return DraftOutput(output[: batch.num_tokens], selection)
 
     def _embed(self, token_ids: Tensor, prepared: PreparedBatch) -> Tensor:
         return self._weights.embedding.index_select(0, prepared.pad(token_ids))
@@ -119,12 +119,11 @@ class _DraftLayer:
 def _share(shared: Selection, prepared: PreparedBatch) -> Selection:
     """An earlier step's selection, except for tokens that attend to their whole context anyway."""
     whole = prepared.whole_context
-    slots = prepared.pad(shared.slots)
     if whole is None:
-        return Selection(slots, None if shared.beyond is None else prepared.pad(shared.beyond))
-    is_whole = (prepared.positions < slots.shape[1])[:, None, None]
-    beyond = torch.where(is_whole, whole.places_beyond(), prepared.pad(shared.places_beyond()))
-    return Selection(torch.where(is_whole.squeeze(1), whole.slots, slots), beyond)
+        return shared
+    is_whole = (prepared.positions < whole.slots.shape[1])[:, None, None]
+    beyond = torch.where(is_whole, whole.places_beyond(), shared.places_beyond())
+    return Selection(torch.where(is_whole.squeeze(1), whole.slots, shared.slots), beyond)
 
 
 def _inverse_frequencies(config: GlmConfig) -> Tensor:

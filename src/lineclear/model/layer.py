@@ -28,10 +28,9 @@ class DecoderLayer:
         """Shapes: hidden: [R, D]; returns [R, D] and the selection that the attention used. Mutates: hidden."""
         x = self._ops.rms_norm(hidden, self._input_norm, self._eps)
         attended, selection = self._attention.forward(x, prepared, cache, shared)
-        hidden += attended
+        prepared.tokens(hidden).add_(attended)
         x = self._ops.rms_norm(hidden, self._mlp_norm, self._eps)
-        hidden += self._mlp.forward(x)
-        return hidden, selection
+        return hidden.add_(self._mlp.forward(x)), selection
 
 
 def _mlp(config: GlmConfig, weights: DenseWeights | MoeWeights, ops: Ops) -> DenseMlp | MoeMlp:

@@ -35,11 +35,11 @@ FIRST_ANGLES = 4096
 class QueryTile:
     """Tokens that are scored at once: `N` of each sequence of their group; short runs repeat their last token.
 
-    Shapes: row_idxs: [S * N] int64, None for all rows of the pass in order; is_hidden: [S * N, P - num_common] bool,
+    Shapes: token_idxs: [S * N] int64, None for all tokens of the pass in order; is_hidden: [S * N, P - num_common] bool,
     which positions from `num_common` on a token must not see. `num_positions` is P.
     """
 
-    row_idxs: Tensor | None
+    token_idxs: Tensor | None
     is_hidden: Tensor
     num_common: int
     num_positions: int
@@ -57,7 +57,7 @@ class ScoreGroup:
 class PreparedBatch:
     """A batch, padded to R rows by repeating its first token, and what the layers need to know about it.
 
-    Shapes: positions: [R] int64; slot_mapping: [T] int64; cis: [R, G / 2] complex64; cis_by_head: [R, 1, G / 2].
+    Shapes: positions, slot_mapping: [T] int64; cis: [R, G / 2] complex64; cis_by_head: [R, 1, G / 2].
     `whole_context` selects everything and is right for tokens that are in no group; None where every token is in one.
     """
 
@@ -87,19 +87,19 @@ class PreparedBatch:
     def selection(self, selected: Sequence[tuple[Tensor | None, Tensor]]) -> Selection:
         """Join what the tiles selected with what needs no selection.
 
-        Shapes: selected: each tile's row_idxs and its slots, [S * N, K].
+        Shapes: selected: each tile's token_idxs and its slots, [S * N, K].
         """
-        row_idxs, slots = selected[0]
-        if row_idxs is None:
+        token_idxs, slots = selected[0]
+        if token_idxs is None:
             return Selection(slots, None)
-        joined = slots.new_zeros(self.num_rows, slots.shape[1])
+        joined = slots.new_zeros(self.num_tokens, slots.shape[1])
         beyond = None
         if self.whole_context is not None:
             joined.copy_(self.whole_context.slots)
             beyond = self.whole_context.beyond
-        for row_idxs, slots in selected:
-            if row_idxs is not None:
-                joined.index_copy_(0, row_idxs, slots)
+        for token_idxs, slots in selected:
+            if token_idxs is not None:
+                joined.index_copy_(0, token_idxs, slots)
         return Selection(joined, beyond)
 
 
@@ -119,21 +119,29 @@ class Preparation:
         self._index_topk = index_topk
         self._min_rows = min_rows
         self._key_tile = key_tile
+        self._last_batch: Batch | None = None
+        self._last_prepared: PreparedBatch | None = None
 
     def prepare(self, batch: Batch, block_size: int) -> PreparedBatch:
-        """Work out what all layers share."""
+        """Work out what all layers share; the draft layer's pass over the last batch finds it done."""
+        if self._last_prepared is None or batch is not self._last_batch:
+            self._last_prepared = self._prepare(batch, block_size)
+            self._last_batch = batch
+        return self._last_prepared
+
+    def _prepare(self, batch: Batch, block_size: int) -> PreparedBatch:
         num_rows = max(batch.num_tokens, self._min_rows)
-        positions = _padded(batch.positions, num_rows)
-        cis = self._cis_up_to(max(segment.context_len for segment in batch.segments)).index_select(0, positions)
+        angles = self._cis_up_to(max(segment.context_len for segment in batch.segments))
+        cis = angles.index_select(0, _padded(batch.positions, num_rows))
         return PreparedBatch(
             num_tokens=batch.num_tokens,
             num_rows=num_rows,
-            positions=positions,
+            positions=batch.positions,
             slot_mapping=batch.slot_mapping,
             cis=cis,
             cis_by_head=cis.unsqueeze(1),
-            whole_context=self._whole_context(batch, positions, block_size),
-            groups=tuple(self._groups(batch, num_rows, block_size)),
+            whole_context=self._whole_context(batch, block_size),
+            groups=tuple(self._groups(batch, block_size)),
         )
 
     def _cis_up_to(self, num_positions: int) -> Tensor:
@@ -141,16 +149,15 @@ class Preparation:
             self._cis = _angles(self._inverse_frequencies, 1 << (num_positions - 1).bit_length())
         return self._cis
 
-    def _whole_context(self, batch: Batch, positions: Tensor, block_size: int) -> Selection | None:
+    def _whole_context(self, batch: Batch, block_size: int) -> Selection | None:
         if all(segment.first_position >= self._index_topk for segment in batch.segments):
             return None
         slots = _slot_table(batch.segments, self._index_topk, block_size)
         lengths = torch.tensor([segment.num_tokens for segment in batch.segments], device=slots.device)
-        slots = _padded(slots.repeat_interleave(lengths, dim=0), positions.shape[0])
         places = torch.arange(self._index_topk, device=slots.device)
-        return Selection(slots, places > positions[:, None, None])
+        return Selection(slots.repeat_interleave(lengths, dim=0), places > batch.positions[:, None, None])
 
-    def _groups(self, batch: Batch, num_rows: int, block_size: int) -> Iterator[ScoreGroup]:
+    def _groups(self, batch: Batch, block_size: int) -> Iterator[ScoreGroup]:
         short_runs: defaultdict[int, list[Segment]] = defaultdict(list)
         for segment in batch.segments:
             if segment.context_len <= self._index_topk:
@@ -163,7 +170,7 @@ class Preparation:
             longest = self._tiled(max(segment.context_len for segment in segments))
             count = max(1, MAX_GROUP_SCORES // (SHORT_RUN * longest))
             for start in range(0, len(segments), count):
-                yield self._decode_group(segments[start : start + count], batch.positions, num_rows, block_size)
+                yield self._decode_group(segments[start : start + count], batch.positions, block_size)
 
     def _prefill_group(self, segment: Segment, positions: Tensor, block_size: int) -> ScoreGroup:
         first = max(segment.first_position, self._index_topk)
@@ -171,13 +178,11 @@ class Preparation:
         tiles: list[QueryTile] = []
         for start in range(first, segment.context_len, QUERY_TILE):
             end = min(start + QUERY_TILE, segment.context_len)
-            row_idxs = torch.arange(offset + start, offset + end, device=positions.device)
-            tiles.append(self._tile(row_idxs, positions[offset + start : offset + end], start + 1, self._tiled(end)))
+            token_idxs = torch.arange(offset + start, offset + end, device=positions.device)
+            tiles.append(self._tile(token_idxs, positions[offset + start : offset + end], start + 1, self._tiled(end)))
         return ScoreGroup(_slot_table((segment,), self._tiled(segment.context_len), block_size), tuple(tiles))
 
-    def _decode_group(
-        self, segments: Sequence[Segment], positions: Tensor, num_rows: int, block_size: int
-    ) -> ScoreGroup:
+    def _decode_group(self, segments: Sequence[Segment], positions: Tensor, block_size: int) -> ScoreGroup:
         runs = [
             list(range(segment.start + max(0, self._index_topk - segment.first_position), segment.end))
             for segment in segments
@@ -186,16 +191,16 @@ class Preparation:
         padded_runs = [token_idx for run in runs for token_idx in run + run[-1:] * (longest_run - len(run))]
         num_common = min(segment.context_len - len(run) for segment, run in zip(segments, runs, strict=True)) + 1
         num_positions = self._tiled(max(segment.context_len for segment in segments))
-        row_idxs = None
-        if padded_runs != list(range(num_rows)):
-            row_idxs = torch.tensor(padded_runs, device=positions.device)
-            positions = positions.index_select(0, row_idxs)
-        tile = self._tile(row_idxs, positions, num_common, num_positions)
+        token_idxs = None
+        if padded_runs != list(range(positions.shape[0])):
+            token_idxs = torch.tensor(padded_runs, device=positions.device)
+            positions = positions.index_select(0, token_idxs)
+        tile = self._tile(token_idxs, positions, num_common, num_positions)
         return ScoreGroup(_slot_table(segments, num_positions, block_size), (tile,))
 
-    def _tile(self, row_idxs: Tensor | None, positions: Tensor, num_common: int, num_positions: int) -> QueryTile:
+    def _tile(self, token_idxs: Tensor | None, positions: Tensor, num_common: int, num_positions: int) -> QueryTile:
         places = torch.arange(num_common, num_positions, device=positions.device)
-        return QueryTile(row_idxs, places > positions.unsqueeze(1), num_common, num_positions)
+        return QueryTile(token_idxs, places > positions.unsqueeze(1), num_common, num_positions)
 
     def _tiled(self, num_positions: int) -> int:
         return -(-num_positions // self._key_tile) * self._key_tile
