@@ -30,6 +30,7 @@ COMMANDS = {
     "chat": CommandEntry("lineclear.cli.chat", "Chat with a running server."),
     "config": CommandEntry("lineclear.cli.config", "Print every option's value and where it came from."),
     "eval": CommandEntry("lineclear.cli.eval", "Print the bundled model's figures on held-out data."),
+    "prove": CommandEntry("lineclear.cli.prove", "Explore every interleaving of the handoff."),
     "gateway": CommandEntry("lineclear.cli.gateway", None),
     "worker": CommandEntry("lineclear.cli.worker", None),
 }

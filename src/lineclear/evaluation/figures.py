@@ -12,11 +12,13 @@ class Figure:
 
     name: str
     value: float
+    """A whole number is shown in full, any other with four digits."""
     unit: str = ""
 
     def line(self) -> str:
         """The line that is printed."""
-        return f"{self.name}: {self.value:.4g} {self.unit}".rstrip()
+        shown = str(self.value) if isinstance(self.value, int) else f"{self.value:.4g}"
+        return f"{self.name}: {shown} {self.unit}".rstrip()
 
 
 def write_figures(figures: Iterable[Figure], path: Path) -> None:

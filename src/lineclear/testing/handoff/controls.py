@@ -4,8 +4,8 @@ Physics are weak there: P1 and S1 count only when another handoff really has the
 and no mere missing hold. Nothing is reduced.
 
 `GUARDS` has one or more for every rule that is about safety or liveness. `FAILURE_CLASSES` are the seven published
-ways in which an engine loses or corrupts handoffs. `HARMLESS` are changes after which nothing must be found: they
-show that a second guard holds, or that only the guard taken out is to blame.
+ways in which an engine loses or corrupts handoffs. `CLAIMS` show limits that the rules name. `HARMLESS` are changes
+after which nothing must be found: they show that a second guard holds, or that only the guard taken out is to blame.
 """
 
 from collections.abc import Callable
@@ -247,3 +247,5 @@ CLAIMS = (
         unknown_is_excused=False,
     ),
 )
+
+MUST_BE_FOUND = (*GUARDS, *FAILURE_CLASSES, *CLAIMS)

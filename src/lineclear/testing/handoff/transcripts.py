@@ -133,7 +133,7 @@ STORIES = (
     ),
     Story(
         "decode_crashes",
-        "Decode crashes: the gateway ends the request, the rank closes its record, the write lands in memory of the past.",
+        "Decode crashes: the gateway ends the request, the rank closes, the write lands in memory of the past.",
         replace(_ONE, num_requests=2, budget=Budget(decode_crashes=1)),
         (
             "decode takes blocks for A",
