@@ -53,7 +53,7 @@ def exact_distribution(sampling: SamplingParams) -> dict[tuple[int, ...], float]
     [SamplingParams(max_tokens=LENGTH, temperature=0.8), SamplingParams(max_tokens=LENGTH, top_k=3, top_p=0.9)],
 )
 def test_sampled_outputs_follow_the_targets_distribution(sampling: SamplingParams, num_drafts: int) -> None:
-    num_runs = 3000
+    num_runs = 1500
     outputs = [run(sampling, seed, num_drafts) for seed in range(num_runs)]
     counts = Counter(tuple(tokens) for tokens, _ in outputs)
     exact = exact_distribution(sampling)
