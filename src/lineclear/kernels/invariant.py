@@ -269,8 +269,7 @@ class TiledAttention:
 
 
 class InvariantExperts:
-    """Each token's experts, either by computing all of them or by gathering each expert's tokens: with the same bits.
-    """
+    """Each token's experts, from all experts' outputs or from each expert's tokens: the bits are the same."""
 
     def __init__(self, matmul: InvariantMatmul) -> None:
         self._matmul = matmul

@@ -157,9 +157,27 @@ class _Fields:
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """The field's value; None where it is absent or null."""
         return self._values.get(name)
+
+    def items(self, name: str) -> list[object] | None:
+        """A list, or a text as the list of its letters; None where it is absent or null."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, list | str):
+            _refuse(name, value, "a list")
+        return None if value is None else list(cast("list[object]", value))
+
+    def fields(self, name: str) -> "_Fields | None":
+        """An object; None where it is absent or null."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, dict):
+            _refuse(name, value, "an object")
+        return None if value is None else _Fields(cast("dict[str, Any]", value))
+
+    def names(self) -> list[str]:
+        """Names of all fields, sorted."""
+        return sorted(self._values)
 
     def integer(self, name: str, default: int | None = None) -> int:
         """A whole number from 0 upwards."""
@@ -189,7 +207,7 @@ class _Fields:
             _refuse(name, value, "true or false")
         return value
 
-    def _present(self, name: str, default: Any, allowed: str) -> Any:
+    def _present(self, name: str, default: object, allowed: str) -> object:
         value = self._values.get(name)
         if value is None:
             value = default
@@ -222,40 +240,33 @@ def _refuse_unsupported(fields: _Fields) -> None:
     heads, kv_heads = fields.get("num_attention_heads"), fields.get("num_key_value_heads")
     if kv_heads is not None and kv_heads != heads:
         _refuse("num_key_value_heads", kv_heads, f"num_attention_heads ({heads})")
-    layer_types = fields.get("layer_types")
-    if layer_types is not None and set(layer_types) != {"indexed_attention"}:
-        _refuse("layer_types", layer_types, "indexed_attention for every layer")
+    for layer_type in fields.items("layer_types") or ():
+        if layer_type != "indexed_attention":
+            _refuse("layer_types", layer_type, "indexed_attention for every layer")
 
 
 def _rope_theta(fields: _Fields) -> float:
-    if fields.get("rope_parameters") is None:
-        _refuse_scaling("rope_scaling", fields.get("rope_scaling"))
-        return fields.number("rope_theta")
-    parameters = fields.get("rope_parameters")
-    _refuse_scaling("rope_parameters", parameters)
-    return _Fields(parameters).number("rope_theta")
+    parameters = fields.fields("rope_parameters")
+    if parameters is not None:
+        _refuse_scaling("rope_parameters", parameters)
+        return parameters.number("rope_theta")
+    scaling = fields.fields("rope_scaling")
+    if scaling is not None:
+        _refuse_scaling("rope_scaling", scaling)
+    return fields.number("rope_theta")
 
 
-def _refuse_scaling(name: str, parameters: Any) -> None:
-    if parameters is None:
-        return
-    if not isinstance(parameters, dict):
-        _refuse(name, parameters, "an object with rope_type and rope_theta")
-    values = cast("dict[str, Any]", parameters)
-    kind = values.get("rope_type", values.get("type", "default"))
+def _refuse_scaling(name: str, parameters: _Fields) -> None:
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind != "default":
         _refuse(f"{name}.rope_type", kind, "default (no scaling)")
-    extra = sorted(set(values) - {"rope_type", "type", "rope_theta"})
-    if extra:
-        _refuse(f"{name}.{extra[0]}", values[extra[0]], "absent (no scaling)")
+    for extra in parameters.names():
+        if extra not in {"rope_type", "type", "rope_theta"}:
+            _refuse(f"{name}.{extra}", parameters.get(extra), "absent (no scaling)")
 
 
 def _indexer_types(fields: _Fields, num_layers: int) -> tuple[IndexerType, ...]:
-    types = _declared_indexer_types(fields)
-    if types is None:
-        freq = fields.positive("index_topk_freq", 1)
-        offset = fields.integer("index_skip_topk_offset", 2)
-        types = tuple("full" if max(layer - offset + 1, 0) % freq == 0 else "shared" for layer in range(num_layers))
+    types = _declared_indexer_types(fields) or _scheduled_indexer_types(fields, num_layers)
     if len(types) < num_layers:
         _refuse("indexer_types", f"{len(types)} entries", f"one for each of {num_layers} layers")
     if types[0] != "full":
@@ -265,7 +276,7 @@ def _indexer_types(fields: _Fields, num_layers: int) -> tuple[IndexerType, ...]:
 
 def _declared_indexer_types(fields: _Fields) -> tuple[IndexerType, ...] | None:
     for name in ("indexer_types", "index_topk_pattern"):
-        declared = fields.get(name)
+        declared = fields.items(name)
         if declared is not None:
             return tuple(_indexer_type(name, entry) for entry in declared)
     return None
@@ -279,39 +290,45 @@ def _indexer_type(name: str, entry: object) -> IndexerType:
     _refuse(name, entry, "full or shared (F or S)")
 
 
+def _scheduled_indexer_types(fields: _Fields, num_layers: int) -> tuple[IndexerType, ...]:
+    freq = fields.positive("index_topk_freq", 1)
+    offset = fields.integer("index_skip_topk_offset", 2)
+    return tuple("full" if max(layer - offset + 1, 0) % freq == 0 else "shared" for layer in range(num_layers))
+
+
 def _mlp_layer_types(fields: _Fields, num_layers: int) -> tuple[MlpType, ...]:
-    declared = fields.get("mlp_layer_types")
+    declared = fields.items("mlp_layer_types")
     if declared is None:
         num_dense = min(fields.integer("first_k_dense_replace"), num_layers)
         return ("dense",) * num_dense + ("sparse",) * (num_layers - num_dense)
     if len(declared) != num_layers or not set(declared) <= {"dense", "sparse"}:
         _refuse("mlp_layer_types", declared, f"dense or sparse for each of {num_layers} layers")
-    return tuple(declared)
+    return tuple(cast("list[MlpType]", declared))
 
 
 def _eos_token_ids(fields: _Fields, generation: _Fields | None) -> tuple[int, ...]:
     declared = generation.get("eos_token_id") if generation is not None else None
     if declared is None:
         declared = fields.get("eos_token_id")
-    ids = declared if isinstance(declared, list) else [declared]
+    ids = cast("list[object]", declared) if isinstance(declared, list) else [declared]
     if not all(isinstance(token_id, int) for token_id in ids):
         _refuse("eos_token_id", declared, "a token id or a list of them")
     return tuple(cast("list[int]", ids))
 
 
 def _fp8_block_shape(fields: _Fields) -> tuple[int, int] | None:
-    quantization = fields.get("quantization_config")
+    quantization = fields.fields("quantization_config")
     if quantization is None:
         return None
     method = quantization.get("quant_method")
     if method != "fp8":
         _refuse("quantization_config.quant_method", method, "fp8")
-    number_format = quantization.get("fmt", "e4m3")
+    number_format = quantization.get("fmt") or "e4m3"
     if number_format not in {"e4m3", "float8_e4m3fn"}:
         _refuse("quantization_config.fmt", number_format, "e4m3")
-    shape = quantization.get("weight_block_size")
-    if not isinstance(shape, list) or len(cast("list[Any]", shape)) != 2:
-        _refuse("quantization_config.weight_block_size", shape, "two whole numbers (block-scaled weights)")
+    shape = quantization.items("weight_block_size")
+    if shape is None or len(shape) != 2 or not all(isinstance(size, int) and size > 0 for size in shape):
+        _refuse("quantization_config.weight_block_size", shape, "two whole numbers above 0 (block-scaled weights)")
     rows, columns = cast("list[int]", shape)
     return rows, columns
 
@@ -319,6 +336,9 @@ def _fp8_block_shape(fields: _Fields) -> tuple[int, int] | None:
 def _check_shapes(config: GlmConfig) -> None:
     if config.qk_rope_head_dim % 2:
         _refuse("qk_rope_head_dim", config.qk_rope_head_dim, "an even number")
+    for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "index_head_dim"):
+        if getattr(config, name) % 2:
+            _refuse(name, getattr(config, name), "an even number: rotary pairs are read in place behind it")
     if config.index_head_dim < config.qk_rope_head_dim:
         _refuse("index_head_dim", config.index_head_dim, f"at least qk_rope_head_dim ({config.qk_rope_head_dim})")
     if config.num_nextn_predict_layers > 1:

@@ -35,8 +35,8 @@ FIRST_ANGLES = 4096
 class QueryTile:
     """Tokens that are scored at once: `N` of each sequence of their group; short runs repeat their last token.
 
-    Shapes: token_idxs: [S * N] int64, None for all tokens of the pass in order; is_hidden: [S * N, P - num_common] bool,
-    which positions from `num_common` on a token must not see. `num_positions` is P.
+    Shapes: token_idxs: [S * N] int64, None for all tokens of the pass in order; is_hidden: [S * N, P - num_common]
+    bool, which positions from `num_common` on a token must not see. `num_positions` is P.
     """
 
     token_idxs: Tensor | None

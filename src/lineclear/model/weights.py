@@ -26,8 +26,10 @@ MAX_ABSORBED_COST = 1.5
 
 @dataclass(frozen=True, slots=True)
 class IndexerWeights:
-    """Shapes: key_norm_weight, key_norm_bias: [J]; head_weights: [D, I] fp32 with the scores' scale, None if in
-    `input`.
+    """Weights that only an indexer has.
+
+    Shapes: key_norm_weight, key_norm_bias: [J]; head_weights: [D, I] fp32, with the scale of the scores, None if they
+    are in the joined input projection.
     """
 
     key_norm_weight: Tensor
@@ -72,8 +74,9 @@ class DenseWeights:
 
 @dataclass(frozen=True, slots=True)
 class MoeWeights:
-    """Shapes: router: [D, routed experts] fp32; router_bias: [routed experts] fp32; gate_up: [D, E * 2F]; down: [E,
-    F, D].
+    """Weights of a mixture of experts.
+
+    Shapes: router: [D, routed experts] fp32; router_bias: [routed experts] fp32; gate_up: [D, E * 2F]; down: [E, F, D].
     """
 
     router: Tensor
