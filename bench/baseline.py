@@ -39,9 +39,7 @@ class Baseline:
         started = time.perf_counter()
         cache = None
         for start in range(0, input_ids.shape[1], CHUNK_LEN):
-            output = self._model(
-                input_ids[:, start : start + CHUNK_LEN], cache=cache, use_cache=True, logits_to_keep=1
-            )
+            output = self._model(input_ids[:, start : start + CHUNK_LEN], cache=cache, use_cache=True, logits_to_keep=1)
             cache = output.cache
         next_ids = output.logits[:, -1:].argmax(-1)
         prefilled = time.perf_counter()
