@@ -163,12 +163,16 @@ def write_transcripts(directory: Path) -> None:
 def transcripts() -> Iterator[tuple[str, str]]:
     """Yield each transcript's file name and text."""
     for story in STORIES:
-        yield f"handoff_{story.name}.txt", _tell(story)
+        yield f"handoff_{story.name}.txt", tell(story)
     yield "handoff_controls.txt", _tell_controls("One guard is taken out, and this happens.", GUARDS)
     yield "handoff_failure_classes.txt", _tell_controls("The published failure classes.", FAILURE_CLASSES)
 
 
-def _tell(story: Story) -> str:
+def tell(story: Story) -> str:
+    """Return what the machines do in a story.
+
+    Raises: InvariantError if a step of it cannot happen.
+    """
     journal = _Journal()
     machines = Machines(receiver_step=journal.step_receiver, sender_step=journal.step_sender)
     model = HandoffModel(story.scenario, machines=machines)
