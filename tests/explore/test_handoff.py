@@ -86,7 +86,7 @@ def test_every_rule_has_a_control_and_every_failure_class_too() -> None:
 def test_dead_messages_are_dead_and_no_world_comes_again(scenario: Scenario) -> None:
     """What the verdicts rest on, in worlds that are not reduced.
 
-    A message called dead changes nothing that is kept, and stays dead. No move leads back: every schedule comes to rest.
+    A message called dead changes nothing that is kept, and stays dead. No move leads back: all schedules come to rest.
     """
     model = HandoffModel(scenario, likeness=NOTHING_ALIKE)
     reduction = Reduction(model.network, Likeness(dead_messages=True))

@@ -48,3 +48,16 @@ FULL = (
     Scenario("2 ranks, 2 requests, 1 block, all faults", num_ranks=2, budget=ONE_OF_EACH),
     Scenario("2 ranks, 2 requests, 2 blocks, 1 source, rank crash", num_ranks=2, num_blocks=2, budget=Budget(1)),
 )
+
+LARGE = Scenario(
+    "3 ranks, 4 requests, 3 blocks, 2 sources, 3 writes, retry",
+    num_ranks=3,
+    num_requests=4,
+    num_blocks=3,
+    num_sources=2,
+    num_tokens=3,
+    num_attempts=2,
+    live_fences=True,
+    budget=Budget(3, 2, 3, 3, 3),
+)
+"""Too large for any search: for random walks."""
