@@ -1,7 +1,7 @@
 """The draft layer written out densely, from a checkpoint's own tensors: every score, mask and expert in full.
 
-There is no published implementation of it for this model type; the equations are those of DeepSeek-V3's report (2.2) and of
-the model's own decoder layers.
+There is no published implementation of it for this model type; the equations are those of DeepSeek-V3's report (2.2)
+and of the model's own decoder layers.
 """
 
 from typing import Any

@@ -15,8 +15,8 @@ from transformers.utils import logging as transformers_logging
 class Recording:
     """One forward pass over `T` tokens from position 0.
 
-    Shapes: hidden: by layer [T, D], the output of the layer; final: [T, D]; logits: [T, V]; scores and selected by layer
-    with an indexer: [T, T] and, of each token, a set of positions.
+    Shapes: hidden: by layer [T, D], the output of the layer; final: [T, D]; logits: [T, V]; scores and selected by
+    layer with an indexer: [T, T] and, of each token, a set of positions.
     """
 
     hidden: dict[int, Tensor] = field(default_factory=dict)

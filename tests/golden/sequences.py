@@ -16,7 +16,9 @@ BLOCK_SIZE = 16
 class Sequences:
     """Several sequences in one store, each with blocks picked at random."""
 
-    def __init__(self, model: GlmModel, capacities: Sequence[int], dtype: torch.dtype = torch.float32, seed: int = 0):
+    def __init__(
+        self, model: GlmModel, capacities: Sequence[int], dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> None:
         counts = [-(-capacity // BLOCK_SIZE) for capacity in capacities]
         order = torch.randperm(sum(counts) + 3, generator=torch.Generator().manual_seed(seed))
         self.model = model
