@@ -278,13 +278,13 @@ def _compute(state: Sender, event: ChunkComputed) -> Step:
         return state, ()
     if event.end > record.work.end:
         raise InvariantError(f"{event.epoch}: a chunk ends at {event.end}, the prompt at {record.work.end}")
-    record = replace(record, result=event.result or record.result)
+    result = event.result or record.result
     if event.end <= record.posted:
-        return _with(state, record), ()
+        return _with(state, replace(record, result=result)), ()
     write_id = record.num_writes
-    post = PostWrite(event.epoch, write_id, record.posted, event.end)
-    record = replace(record, posted=event.end, num_writes=write_id + 1, flying=record.flying | {write_id})
-    return _with(state, record), (post,)
+    flying = record.flying | {write_id}
+    after = replace(record, posted=event.end, num_writes=write_id + 1, flying=flying, result=result)
+    return _with(state, after), (PostWrite(event.epoch, write_id, record.posted, event.end),)
 
 
 def _report(state: Sender, event: WriteEnded | WriteUnknown) -> Step:
