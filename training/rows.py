@@ -20,7 +20,18 @@ from lineclear.bundled.edit_tasks import EditTask, generate
 from training.corpus import load_corpus
 
 PROMPT_WEIGHT = 0.1
-HARD_WEIGHT = 4.0
+HARD_WEIGHT = 6.0
+AFTER_HARD_WEIGHT = 3.0  # for the three tokens after a hard one, where copying has to find its place again
+# The kinds in the share that learning them takes, not that in which they are asked.
+TRAINING_SHARES = {
+    "rename": 0.30,
+    "insert": 0.14,
+    "delete": 0.14,
+    "reorder": 0.18,
+    "tool_write": 0.14,
+    "lookup": 0.05,
+    "tool_read": 0.05,
+}
 LONGEST_MATCH = 8
 TOOL_KINDS = ("tool_write", "tool_read")
 SHORTEST_TOOL_ROW = 340
@@ -72,12 +83,23 @@ class Codec:
         """The token that ends a document."""
         return self.tokenizer.token_to_id("<|endoftext|>")
 
+    @cached_property
+    def newline(self) -> int:
+        """The token of a bare newline."""
+        return self.tokenizer.token_to_id("Ċ")
+
+    @cached_property
+    def indented_newline(self) -> int:
+        """The token between two lines of a shown file, which answers write as a bare newline."""
+        return self.tokenizer.token_to_id("ĊĠĠĠĠ")
+
     def row(self, task: EditTask) -> Row:
         """Prompt, answer and the end token that hands over to the user or to the tool."""
         prompt = self.prompt(task.messages, task.tools)
         end = "<|observation|>" if task.tools else "<|user|>"
         tokens = [*prompt, *self.encode(task.answer_text), self.tokenizer.token_to_id(end)]
-        return Row(tokens, len(prompt), hard_tokens(tokens, len(prompt)))
+        flat = [self.newline if token == self.indented_newline else token for token in tokens]
+        return Row(tokens, len(prompt), hard_tokens(flat, len(prompt)))
 
 
 def hard_tokens(tokens: list[int], start: int) -> list[bool]:
@@ -113,7 +135,8 @@ class RowSource:
             hard[idx, :end] = torch.tensor(row.hard).float()
             answers[idx, start:end] = 1.0
             weights[idx, 1:start] = PROMPT_WEIGHT
-        weights += answers * (1.0 + (HARD_WEIGHT - 1.0) * hard)
+        after = torch.nn.functional.max_pool1d(torch.nn.functional.pad(hard, (3, 0)), 4, stride=1)
+        weights += answers * (1.0 + (AFTER_HARD_WEIGHT - 1.0) * after + (HARD_WEIGHT - AFTER_HARD_WEIGHT) * hard)
         for idx in range(len(rows), num_rows):
             start = self.rng.randrange(len(self.code) - num_tokens)
             tokens[idx] = self.code[start : start + num_tokens]
@@ -123,9 +146,10 @@ class RowSource:
     def _edit_row(self, num_tokens: int) -> Row:
         target = int(num_tokens * self.rng.uniform(0.65, 0.93))
         while True:
-            task = generate(self.rng.randrange(1 << 32), target_tokens=max(target, 150))
-            if num_tokens < SHORTEST_TOOL_ROW and task.kind in TOOL_KINDS:
+            kind = self.rng.choices(list(TRAINING_SHARES), weights=list(TRAINING_SHARES.values()))[0]
+            if num_tokens < SHORTEST_TOOL_ROW and kind in TOOL_KINDS:
                 continue
+            task = generate(self.rng.randrange(1 << 32), kind=kind, target_tokens=max(target, 150))
             row = self.codec.row(task)
             if len(row.tokens) <= num_tokens:
                 return row

@@ -24,11 +24,11 @@ from training.net import MoE, Net, NetConfig, Trace
 from training.rows import Batch, Codec, RowSource
 
 TOKENS_PER_STEP = 4096
-CODE_SHARE = 0.15
+CODE_SHARE = 0.08
 NUM_DRAFTS = 3
 DRAFT_ROWS_SHARE = 0.25
 DRAFT_WEIGHTS = (0.3, 0.15, 0.1)
-INDEX_EVERY = 3
+INDEX_EVERY = 5
 INDEX_ROWS = 48
 INDEX_WEIGHT = 0.3
 BIAS_RATE = 0.002
@@ -50,9 +50,8 @@ class Stage:
 
 STAGES = (
     Stage(0.15, {256: 0.5, 512: 0.5}, sparse=False, indexing=False),
-    Stage(0.50, {256: 0.25, 512: 0.45, 1024: 0.3}, sparse=False, indexing=True),
-    Stage(0.80, {512: 0.4, 1024: 0.4, 2048: 0.2}, sparse=True, indexing=True),
-    Stage(9.99, {512: 0.3, 1024: 0.4, 2048: 0.25, 4096: 0.05}, sparse=True, indexing=True),
+    Stage(0.78, {256: 0.3, 512: 0.45, 1024: 0.25}, sparse=False, indexing=True),
+    Stage(9.99, {256: 0.1, 512: 0.4, 1024: 0.35, 2048: 0.15}, sparse=True, indexing=True),
 )
 
 

@@ -5,8 +5,9 @@ copied from the prompt, so an answer that is not exact shows damage to the promp
 and the load tests all draw from here. Pure Python; the same arguments give the same task on every platform.
 
 Kinds and their shares are in `KIND_SHARES`. Seeds below `HELD_OUT_FIRST_SEED` are for training; seeds from it on are
-held out. Files are built so that copying is well determined: no two names of a file share a word, (almost) no run of
-three pieces is followed by two different pieces, and every line ends with a new name.
+held out. A prompt shows the file indented, so that a line's start in the instruction differs from the one in the file;
+answers are not indented. Files are built so that copying is well determined: no two names of a file share a word,
+(almost) no run of three pieces is followed by two different pieces, and every line ends with a new name.
 """
 
 import json
@@ -150,13 +151,11 @@ class _Names:
         return "".join(self.rng.choice(_SYLLABLES) for _ in range(4))
 
     def fresh(self) -> str:
-        """A new identifier: a word, two words, a word and a digit, or a made-up word."""
+        """A new identifier: a word, two words, or a word and a digit."""
         roll = self.rng.random()
         if roll < 0.62:
             return self.word()
-        if roll < 0.85:
-            return f"{self.word()}_{self.word()}"
-        return f"{self.word()}{self.rng.randrange(10)}" if roll < 0.94 else self.coined()
+        return f"{self.word()}_{self.word()}" if roll < 0.88 else f"{self.word()}{self.rng.randrange(10)}"
 
 
 def generate(seed: int, *, kind: str | None = None, target_tokens: int | None = None) -> EditTask:
@@ -262,13 +261,13 @@ def _python_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
             lambda: f"{new()}({old()}, {new()})",
             lambda: f"{old()}.{new()} = {new()}",
         )
-        return "    " + rng.choice(forms)()
+        return rng.choice(forms)()
 
     return next_line
 
 
 def _config_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
-    """A source of lines of an INI-like file."""
+    """A source of lines of an INI-like file with bare section names."""
     left = 0
 
     def next_line() -> str:
@@ -283,7 +282,7 @@ def _config_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
 
 
 def _yaml_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
-    """A source of lines of a two-level YAML-like file."""
+    """A source of lines of labelled groups of YAML-like settings."""
     left = 0
 
     def next_line() -> str:
@@ -292,7 +291,7 @@ def _yaml_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
             left = rng.randint(2, 6)
             return f"{names.fresh()}:"
         left -= 1
-        return f"  {names.fresh()}: {_value(rng, names)}"
+        return f"{names.fresh()}: {_value(rng, names)}"
 
     return next_line
 
@@ -319,8 +318,8 @@ def _rename(rng: random.Random, names: _Names, lines: list[str]) -> _Edit:
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text):
         counts[name] = counts.get(name, 0) + 1
     eligible = [name for name in counts if name in _RENAMED]
-    often = [name for name in eligible if counts[name] > 1]
-    old = rng.choice(often or eligible)
+    twice = [name for name in eligible if counts[name] == 2]
+    old = rng.choice(twice or eligible)
     new = names.word()
     what = rng.choice(("Rename", "Replace the name", "Change"))
     return _Edit(f"{what} {old} -> {new}.", re.sub(rf"\b{old}\b", new, text).split("\n"))
@@ -328,9 +327,8 @@ def _rename(rng: random.Random, names: _Names, lines: list[str]) -> _Edit:
 
 def _insert(rng: random.Random, names: _Names, lines: list[str]) -> _Edit:
     place = rng.randrange(1, len(lines) - 1)
-    indent = re.match(" *", lines[place]).group()  # pyright: ignore[reportOptionalMemberAccess]
     form = rng.choice(("{0} = {1}({2})", "{0}.{1} = {2}", "{0} = [{1}, {2}]"))
-    new = indent + form.format(names.fresh(), names.fresh(), names.fresh())
+    new = form.format(names.fresh(), names.fresh(), names.fresh())
     result = [*lines[:place], new, *lines[place:]]
     return _Edit(_becomes(rng, "Insert a line", result[place - 1 : place + 2]), result)
 
@@ -353,7 +351,7 @@ def _reorder(rng: random.Random, _names: _Names, lines: list[str]) -> _Edit:
 def _becomes(rng: random.Random, what: str, lines: Sequence[str]) -> str:
     """The instruction that shows how a part of the file reads after the edit."""
     how = rng.choice(("so that this part reads", "so that this part becomes", "to get"))
-    return f"{what} {how}:\n```\n" + "\n".join(lines) + "\n```"
+    return f"{what} {how}:\n```\n" + "\n".join(lines) + " ...\n```"
 
 
 _EDITS: dict[str, Callable[[random.Random, _Names, list[str]], _Edit]] = {
@@ -399,8 +397,8 @@ def _build_lookup(rng: random.Random, kind: str, seed: int, target: int) -> Edit
     names = _Names(rng)
     lines = _make_file(rng, names, target - 60)
     for place in range(0, len(lines), 3):
-        lines[place] = f"{re.match(' *', lines[place]).group()}{names.fresh()} = {_value(rng, names)}"  # pyright: ignore[reportOptionalMemberAccess]
-    line = lines[rng.randrange(0, len(lines), 3)].strip()
+        lines[place] = f"{names.fresh()} = {_value(rng, names)}"
+    line = lines[rng.randrange(0, len(lines), 3)]
     asked = line.split(" = ")[0]
     question = rng.choice((f"Give the line of {asked}.", f"Look up {asked}.", f"Show the setting {asked}."))
     messages = [*_system(rng), {"role": "user", "content": f"{_shown(_path(rng, names), lines)}\n{question}"}]
@@ -442,7 +440,7 @@ def _path(rng: random.Random, names: _Names) -> str:
 
 
 def _shown(path: str, lines: Sequence[str]) -> str:
-    return f"{path}:\n{_fenced(lines)}"
+    return f"{path}:\n{_fenced(['    ' + line for line in lines])}"
 
 
 def _fenced(lines: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def shown_file(task: EditTask) -> list[str]:
-    return lines_of(task.messages[-1]["content"])
+    return [line.removeprefix("    ") for line in lines_of(task.messages[-1]["content"])]
 
 
 @pytest.mark.parametrize("kind", KINDS)

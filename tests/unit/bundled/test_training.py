@@ -2,6 +2,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+
 from training.circuits import alphabet, initialise
 from training.decode import Decoder
 from training.net import Net, NetConfig, Trace
