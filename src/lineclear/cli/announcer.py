@@ -1,6 +1,7 @@
 """What `lineclear serve` tells the person who started it.
 
-Other programs may wait for the line `lineclear ready on URL`.
+Plain lines, since the processes below log to the same terminal: a spinner would run into them. Other programs may wait
+for the line `lineclear ready on URL`.
 """
 
 import json
@@ -8,7 +9,6 @@ from typing import assert_never
 
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
 
 from lineclear import __version__
 from lineclear.config.components import ServeConfig
@@ -28,7 +28,6 @@ class Announcer:
         self._worker: WorkerReady | None = None
         self._num_workers = 0
         self._is_ready = False
-        self._progress: Status | None = None
 
     def on_start(self) -> None:
         """The processes are being started."""
@@ -40,7 +39,7 @@ class Announcer:
         """A process reported."""
         match report:
             case Loading():
-                self._show_progress(f"{name}: {report.stage}")
+                self._say(f"{name}: {report.stage}")
             case WorkerReady():
                 self._worker = report
                 self._say(f"{name}: loaded in {report.load_seconds:.1f} s")
@@ -94,19 +93,7 @@ class Announcer:
         )
         self._say(f"  try: {_example(url, model.name, needs_key=bool(self._config.gateway.api_key))}")
 
-    def _show_progress(self, text: str) -> None:
-        if not self._console.is_terminal:
-            self._say(text)
-        elif self._progress is None:
-            self._progress = self._console.status(escape(text))
-            self._progress.start()
-        else:
-            self._progress.update(escape(text))
-
     def _say(self, text: str, style: str | None = None) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
         self._console.print(escape(text), style=style, highlight=False, soft_wrap=True)
 
 

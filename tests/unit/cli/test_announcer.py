@@ -76,5 +76,5 @@ def test_ready_is_said_again_after_a_loss(name: str, missing: int) -> None:
     assert output.getvalue().count("ready on") == 2
 
 
-def test_progress_is_plain_lines_without_a_terminal() -> None:
+def test_progress_is_plain_lines() -> None:
     assert announce(("worker", Loading("reading [weights]"))) == "worker: reading [weights]\n"

@@ -15,6 +15,10 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$?\.?(?P<path>.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 _EXPECTED = re.compile(r"Expected (?P<allowed>.+?)(?:, got (?P<got>.+))?")
+_TYPE_NAME = re.compile(r"\b(?:str|float|int|bool)\b")
+_JSON_TYPES = {"str": "string", "float": "number", "int": "integer", "bool": "boolean"}
+"""The decoder's names of types, and JSON's."""
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 BodyT = TypeVar("BodyT")
@@ -119,11 +123,14 @@ def _wrong_field(message: str, parent: str = "") -> InvalidRequestError:
 
 
 def _in_our_words(reason: str) -> str:
+    if _MISSING.search(reason):
+        return "is missing"
     expected = _EXPECTED.fullmatch(reason)
     if expected is None:
         return reason
+    allowed = _TYPE_NAME.sub(lambda match: _JSON_TYPES[match[0]], expected["allowed"])
     got = expected["got"] or "another value"
-    return f"got {got}, allowed: {expected['allowed']}".replace("`", "")
+    return f"got {_JSON_TYPES.get(got.strip('`'), got)}, allowed: {allowed}".replace("`", "")
 
 
 JsonValue = Any

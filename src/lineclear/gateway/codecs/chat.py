@@ -65,7 +65,7 @@ class ChatCodec:
             chat,
             context.model,
             num_prompt_tokens=len(prompt_token_ids),
-            max_tokens=chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens,
+            max_tokens=_read_max_tokens(chat),
             logprobs=_read_logprobs(chat),
             prompt_param="messages",
         )
@@ -143,6 +143,15 @@ def refuse_unserved(chat: ChatBody) -> None:
     kind = chat.response_format.get("type") if isinstance(chat.response_format, dict) else chat.response_format
     if kind not in (None, "text"):
         raise refuse("response_format", kind, "text: the output is not constrained to a grammar")
+
+
+def _read_max_tokens(chat: ChatBody) -> int | None:
+    """The newer name wins, and is the one that an error names."""
+    if chat.max_completion_tokens is None:
+        return chat.max_tokens
+    if chat.max_completion_tokens < 1:
+        raise refuse("max_completion_tokens", chat.max_completion_tokens, "an integer of at least 1")
+    return chat.max_completion_tokens
 
 
 def _read_logprobs(chat: ChatBody) -> int | None:

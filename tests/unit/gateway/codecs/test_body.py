@@ -3,14 +3,14 @@
 import pytest
 
 from lineclear.gateway.codecs.body import GenerationBody, decode_body
-from lineclear.gateway.codecs.chat import ChatBody
+from lineclear.gateway.codecs.chat import ChatBody, _read_max_tokens
 from lineclear.gateway.errors import InvalidRequestError
 
 
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        (b'{"temperature": "hot"}', "temperature", "temperature: got str, allowed: float | null"),
+        (b'{"temperature": "hot"}', "temperature", "temperature: got string, allowed: number | null"),
         (b'{"logit_bias": {"x": 1}}', "logit_bias", "logit_bias: "),
         (b'{"logit_bias": {"1": "x"}}', "logit_bias", "logit_bias: "),
         (b'{"stop": ["a", ""]}', "stop[1]", "stop[1]: "),
@@ -28,7 +28,7 @@ def test_wrong_types(body: bytes, param: str | None, message: str) -> None:
 def test_missing_fields() -> None:
     with pytest.raises(InvalidRequestError) as raised:
         decode_body(b'{"messages": [{"content": "x"}]}', ChatBody)
-    assert raised.value.param == "messages[0].role"
+    assert (raised.value.param, raised.value.message) == ("messages[0].role", "messages[0].role: is missing")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"a": NaN}', b'{"stop": "\\ud800"}'])
@@ -47,3 +47,12 @@ def test_null_is_nothing() -> None:
     names = [name for name in GenerationBody.__struct_fields__ if name != "lineclear"]
     body = "{" + ",".join(f'"{name}": null' for name in [*names, "lineclear"]) + "}"
     assert decode_body(body.encode(), GenerationBody) == GenerationBody()
+
+
+def test_the_newer_name_of_the_maximum_wins_and_is_named_in_errors() -> None:
+    both = decode_body(b'{"messages": [], "max_tokens": 3, "max_completion_tokens": 5}', ChatBody)
+    assert _read_max_tokens(both) == 5
+    assert _read_max_tokens(decode_body(b'{"messages": [], "max_tokens": 3}', ChatBody)) == 3
+    with pytest.raises(InvalidRequestError) as raised:
+        _read_max_tokens(decode_body(b'{"messages": [], "max_completion_tokens": 0}', ChatBody))
+    assert raised.value.param == "max_completion_tokens"
