@@ -248,8 +248,11 @@ class Dispatcher:
 
     def _on_lost(self, link_id: LinkId, reason: str) -> None:
         worker = self._table.workers[link_id]
-        logger.warning("worker %s, life %d, is lost: %s", worker.hello.worker_id, worker.hello.life, reason)
-        self._num_workers_lost += 1
+        if worker.is_drained:
+            logger.info("worker %s, life %d, has left", worker.hello.worker_id, worker.hello.life)
+        else:
+            logger.warning("worker %s, life %d, is lost: %s", worker.hello.worker_id, worker.hello.life, reason)
+            self._num_workers_lost += 1
         lost_ids = self._table.lose(link_id)
         self._report_workers()
         generations = {id(place.generation): place.generation for place in map(self._places.pop, sorted(lost_ids))}
