@@ -173,12 +173,15 @@ class InvariantScores:
 
     def __call__(self, queries: Tensor, head_weights: Tensor, keys: Tensor) -> Tensor:
         """Shapes: as `IndexScores`. Several sequences at once, or one sequence's keys in several steps."""
-        num_sequences, num_tokens, num_heads, _ = queries.shape
+        num_sequences, num_tokens, num_heads, width = queries.shape
         num_tiles = keys.shape[1] // KEY_TILE
         scores = self._workspace.take("scores", torch.float32, num_sequences, num_tokens, keys.shape[1])
         score_tiles = scores.view(num_sequences, num_tokens, num_tiles, KEY_TILE).transpose(1, 2)
-        key_tiles = keys.unflatten(1, (num_tiles, KEY_TILE))
+        key_tiles = keys.view(num_sequences, num_tiles, KEY_TILE, width)
         tiles_a_step = max(1, MAX_PRODUCTS // (num_tokens * num_heads * KEY_TILE))
+        if num_sequences * num_tiles <= tiles_a_step:
+            score_tiles.copy_(self._score(queries, head_weights, key_tiles))
+            return scores
         sequences_a_step = max(1, tiles_a_step // num_tiles)
         for first in range(0, num_sequences, sequences_a_step):
             sequences = slice(first, first + sequences_a_step)
@@ -264,25 +267,48 @@ class TiledAttention:
         scores = torch.bmm(queries, gathered.transpose(1, 2))
         if beyond is not None:
             scores.masked_fill_(beyond, -torch.inf)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(queries.dtype)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
+        if weights.dtype != queries.dtype:
+            weights = weights.to(queries.dtype)
         return torch.bmm(weights, gathered[..., :latent_width])
 
 
 class InvariantExperts:
-    """Each token's experts, from all experts' outputs or from each expert's tokens: the bits are the same."""
+    """Each token's experts, from all experts' outputs or from each expert's tokens: the bits are the same.
+
+    That they are is checked when a shape is first seen; where it does not hold, tokens are always grouped.
+    """
 
     def __init__(self, matmul: InvariantMatmul) -> None:
         self._matmul = matmul
+        self._agree: dict[tuple[torch.dtype, torch.Size], bool] = {}
 
     def __call__(
         self, x: Tensor, expert_ids: Tensor, expert_weights: Tensor, gate_up: Tensor, down: Tensor, num_shared: int
     ) -> Tensor:
         """Shapes: as `Experts`. Order: a token's routed experts as they are listed, then the shared ones."""
-        num_tokens, num_experts = x.shape[0], down.shape[0]
-        is_few = num_tokens * num_experts <= MAX_ALL_EXPERTS_PRODUCTS
-        compute = self.all_experts if is_few and num_experts <= 4 * expert_ids.numel() else self.grouped
-        routed, shared = compute(x, expert_ids, gate_up, down, num_shared)
-        return torch.baddbmm(shared, expert_weights.unsqueeze(1).to(x.dtype), routed).squeeze(1)
+        num_products = x.shape[0] * down.shape[0]
+        is_few = num_products <= MAX_ALL_EXPERTS_PRODUCTS and down.shape[0] <= 4 * expert_ids.numel()
+        if is_few and self._ways_agree(gate_up, down, num_shared):
+            routed, shared = self.all_experts(x, expert_ids, gate_up, down, num_shared)
+        else:
+            routed, shared = self.grouped(x, expert_ids, gate_up, down, num_shared)
+        if x.dtype != torch.float32:
+            expert_weights = expert_weights.to(x.dtype)
+        return torch.baddbmm(shared, expert_weights.unsqueeze(1), routed).squeeze(1)
+
+    def _ways_agree(self, gate_up: Tensor, down: Tensor, num_shared: int) -> bool:
+        key = (down.dtype, down.shape)
+        agrees = self._agree.get(key)
+        if agrees is None:
+            num_routed = down.shape[0] - num_shared
+            x = torch.randn(2 * num_routed, down.shape[2], generator=torch.Generator().manual_seed(0)).to(down.dtype)
+            ids = (torch.arange(2 * num_routed).unsqueeze(1) + torch.arange(min(2, num_routed))) % num_routed
+            ways = (self.all_experts, self.grouped)
+            ours, theirs = (way(x, ids, gate_up, down, num_shared) for way in ways)
+            agrees = all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+            self._agree[key] = agrees
+        return agrees
 
     def all_experts(
         self, x: Tensor, expert_ids: Tensor, gate_up: Tensor, down: Tensor, num_shared: int

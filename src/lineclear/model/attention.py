@@ -77,7 +77,7 @@ class Attention:
         return self._ops.matmul(x.float(), weights.head_weights)
 
     def _select(self, queries: Tensor, head_weights: Tensor, prepared: PreparedBatch, cache: KvCache) -> Selection:
-        queries = queries.float().unflatten(1, (self._config.index_n_heads, -1))
+        queries = queries.float().view(queries.shape[0], self._config.index_n_heads, -1)
         self._ops.rotate(queries[..., : self._config.qk_rope_head_dim], prepared.cis_by_head)
         queries, head_weights = prepared.tokens(queries), prepared.tokens(head_weights)
         index_keys = cache.read(self._layer, "index")
@@ -100,8 +100,8 @@ class Attention:
             )
         num_sequences = keys.shape[0]
         scores = self._ops.index_scores(
-            queries.unflatten(0, (num_sequences, -1)),
-            head_weights.unflatten(0, (num_sequences, -1)),
+            queries.view(num_sequences, -1, *queries.shape[1:]),
+            head_weights.view(num_sequences, -1, head_weights.shape[1]),
             keys[:, : tile.num_positions],
         ).flatten(0, 1)
         scores[:, tile.num_common :].masked_fill_(tile.is_hidden, -torch.inf)
@@ -110,7 +110,7 @@ class Attention:
 
     def _attend(self, queries: Tensor, prepared: PreparedBatch, cache: KvCache, selection: Selection) -> Tensor:
         config, ops, weights = self._config, self._ops, self._weights
-        queries = queries.unflatten(1, (config.num_attention_heads, -1))
+        queries = queries.view(queries.shape[0], config.num_attention_heads, -1)
         ops.rotate(queries[..., -config.qk_rope_head_dim :], prepared.cis_by_head)
         if weights.absorb is not None:
             queries = self._absorb(queries, weights.absorb)
