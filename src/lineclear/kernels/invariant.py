@@ -62,7 +62,7 @@ class InvariantMatmul:
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         """Shapes: x: [R, in] or [B, R, in]; weight: [in, out] or [B, in, out]; returns [R, out] or [B, R, out]."""
         if x.shape[-2] < MIN_ROWS:
-            return self(_with_rows(x, MIN_ROWS), weight)[..., : x.shape[-2], :]
+            return self(torch.cat([x] * MIN_ROWS, dim=-2), weight)[..., : x.shape[-2], :]
         return _inner_tiled(x, weight) if self._keeps_bits(weight, 1) else _row_tiled(x, weight)
 
     def into(self, out: Tensor, x: Tensor, weight: Tensor, row_unit: int) -> None:
@@ -214,18 +214,18 @@ class SelectOnHost:
         """Everything above the `count`-th best score, and as many of its equals as there is room for, from the left."""
         num_rows, width = scores.shape
         table = scores.numpy()
-        is_selected = np.greater_equal(
-            table, self._thresholds(scores, count), out=self._workspace.take("mask", torch.bool, *scores.shape).numpy()
-        )
-        flat_positions = np.flatnonzero(is_selected)
+        thresholds = self._thresholds(table, count)
+        is_selected = self._workspace.take_array("mask", torch.bool, num_rows, width)
+        flat_positions = np.greater_equal(table, thresholds, out=is_selected).ravel().nonzero()[0]
         if flat_positions.size != num_rows * count:
-            flat_positions = np.flatnonzero(_without_surplus(table, self._thresholds(scores, count), count))
+            flat_positions = _without_surplus(table, thresholds, count).ravel().nonzero()[0]
         return torch.from_numpy(flat_positions.reshape(num_rows, count) % width)
 
-    def _thresholds(self, scores: Tensor, count: int) -> np.ndarray:
+    def _thresholds(self, table: np.ndarray, count: int) -> np.ndarray:
         """The `count`-th best score of each row, [R, 1]."""
-        place = scores.shape[1] - count
-        partitioned = self._workspace.take("partitioned", scores.dtype, *scores.shape).copy_(scores).numpy()
+        place = table.shape[1] - count
+        partitioned = self._workspace.take_array("partitioned", torch.float32, *table.shape)
+        np.copyto(partitioned, table)
         partitioned.partition(place, axis=-1)
         return partitioned[:, place, None]
 
@@ -344,10 +344,10 @@ class InvariantExperts:
 
 def _sum_of_last(outputs: Tensor, count: int) -> Tensor:
     """Shapes: outputs: [T, E, D]; returns [T, 1, D], the last experts summed from the first of them to the last."""
-    total = outputs[:, -count, None]
-    for expert in range(outputs.shape[1] - count + 1, outputs.shape[1]):
-        total = total + outputs[:, expert, None]
-    return total
+    first, *others = outputs[:, -count:].split(1, dim=1) if count > 1 else [outputs[:, -1:]]
+    for other in others:
+        first = first + other
+    return first
 
 
 def invariant_ops() -> Ops:

@@ -23,7 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Layer norm over the last dim."""
-    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def rotate(x: Tensor, cis: Tensor) -> None:

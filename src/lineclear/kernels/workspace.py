@@ -6,6 +6,7 @@ undefined, and a buffer is taken again only when its last use has ended: one pas
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ class Workspace:
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
         self._views: dict[tuple[str, torch.dtype, tuple[int, ...]], Tensor] = {}
+        self._arrays: dict[tuple[str, torch.dtype, tuple[int, ...]], np.ndarray] = {}
 
     def take(self, name: str, dtype: torch.dtype, *shape: int) -> Tensor:
         """A tensor of this shape in the buffer of this name."""
@@ -29,15 +31,28 @@ class Workspace:
             self._views[key] = view
         return view
 
+    def take_array(self, name: str, dtype: torch.dtype, *shape: int) -> np.ndarray:
+        """What `take` gives, as an array."""
+        key = (name, dtype, shape)
+        array = self._arrays.get(key)
+        if array is None:
+            array = self.take(name, dtype, *shape).numpy()
+            self._arrays[key] = array
+        return array
+
     def _buffer(self, name: str, dtype: torch.dtype, size: int) -> Tensor:
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < size:
             buffer = torch.empty(size, dtype=dtype)
             self._buffers[name, dtype] = buffer
-            self._views.clear()
+            self._forget_views()
         elif len(self._views) >= MAX_VIEWS:
-            self._views.clear()
+            self._forget_views()
         return buffer[:size]
+
+    def _forget_views(self) -> None:
+        self._views.clear()
+        self._arrays.clear()
 
     @property
     def size_bytes(self) -> int:

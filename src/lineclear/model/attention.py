@@ -84,10 +84,17 @@ class Attention:
         selected = [
             (tile.token_idxs, self._select_tile(queries, head_weights, keys, group, tile))
             for group in prepared.groups
-            for keys in [self._ops.gather(index_keys, group.slots).float()]
+            for keys in [self._keys(index_keys, group)]
             for tile in group.tiles
         ]
         return prepared.selection(selected)
+
+    def _keys(self, index_keys: Tensor, group: ScoreGroup) -> Tensor:
+        """The group's keys, [S, P, J] in fp32; those beyond a context are any slot's, and hidden later."""
+        num_positions = group.slots.shape[1]
+        if group.first_slot is not None and group.first_slot + num_positions <= index_keys.shape[0]:
+            return index_keys[group.first_slot : group.first_slot + num_positions].unsqueeze(0).float()
+        return self._ops.gather(index_keys, group.slots).float()
 
     def _select_tile(
         self, queries: Tensor, head_weights: Tensor, keys: Tensor, group: ScoreGroup, tile: QueryTile

@@ -47,8 +47,7 @@ class MoeMlp:
         Shapes: x: [R, D]; returns ids and weights, both [R, A].
         """
         config = self._config
-        logits = self._ops.matmul(x.float(), self._weights.router)
-        affinities = logits.neg_().exp_().add_(1).reciprocal_()
+        affinities = self._ops.matmul(x.float(), self._weights.negative_router).exp_().add_(1).reciprocal_()
         choice = affinities + self._weights.router_bias
         if config.n_group > 1:
             choice = self._within_best_groups(choice)

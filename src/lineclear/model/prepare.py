@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lineclear.base.errors import InvariantError
 from lineclear.model.batch import Batch, Segment, Selection
@@ -47,9 +48,14 @@ class QueryTile:
 
 @dataclass(frozen=True, slots=True)
 class ScoreGroup:
-    """Sequences whose index keys are gathered together. Shapes: slots: [S, P] int64, slot 0 beyond a context."""
+    """Sequences whose index keys are gathered together.
+
+    Shapes: slots: [S, P] int64, slot 0 beyond a context. `first_slot`: where the slots are consecutive, so that the
+    keys can be read in place; None where they are not.
+    """
 
     slots: Tensor
+    first_slot: int | None
     tiles: tuple[QueryTile, ...]
 
 
@@ -180,7 +186,7 @@ class Preparation:
             end = min(start + QUERY_TILE, segment.context_len)
             token_idxs = torch.arange(offset + start, offset + end, device=positions.device)
             tiles.append(self._tile(token_idxs, positions[offset + start : offset + end], start + 1, self._tiled(end)))
-        return ScoreGroup(_slot_table((segment,), self._tiled(segment.context_len), block_size), tuple(tiles))
+        return self._group((segment,), self._tiled(segment.context_len), block_size, tuple(tiles))
 
     def _decode_group(self, segments: Sequence[Segment], positions: Tensor, block_size: int) -> ScoreGroup:
         runs = [
@@ -196,7 +202,13 @@ class Preparation:
             token_idxs = torch.tensor(padded_runs, device=positions.device)
             positions = positions.index_select(0, token_idxs)
         tile = self._tile(token_idxs, positions, num_common, num_positions)
-        return ScoreGroup(_slot_table(segments, num_positions, block_size), (tile,))
+        return self._group(segments, num_positions, block_size, (tile,))
+
+    def _group(
+        self, segments: Sequence[Segment], num_positions: int, block_size: int, tiles: tuple[QueryTile, ...]
+    ) -> ScoreGroup:
+        first_slot = _first_of_consecutive(segments[0].block_table, block_size) if len(segments) == 1 else None
+        return ScoreGroup(_slot_table(segments, num_positions, block_size), first_slot, tiles)
 
     def _tile(self, token_idxs: Tensor | None, positions: Tensor, num_common: int, num_positions: int) -> QueryTile:
         places = torch.arange(num_common, num_positions, device=positions.device)
@@ -222,9 +234,14 @@ def _slot_table(segments: Sequence[Segment], num_positions: int, block_size: int
     """Slots of the first positions of each segment's sequence, [S, num_positions]; slot 0 beyond its block table."""
     num_blocks = -(-num_positions // block_size)
     tables = [segment.block_table[:num_blocks] for segment in segments]
-    first_slots = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True).mul_(block_size)
-    missing = num_blocks - first_slots.shape[1]
-    if missing:
-        first_slots = torch.nn.functional.pad(first_slots, (0, missing))
-    offsets = torch.arange(block_size, device=first_slots.device)
-    return (first_slots.unsqueeze(-1) + offsets).flatten(1)[:, :num_positions]
+    blocks = tables[0].unsqueeze(0) if len(tables) == 1 else pad_sequence(tables, batch_first=True)
+    if blocks.shape[1] < num_blocks:
+        blocks = torch.nn.functional.pad(blocks, (0, num_blocks - blocks.shape[1]))
+    offsets = torch.arange(block_size, device=blocks.device)
+    return (blocks.unsqueeze(-1) * block_size + offsets).flatten(1)[:, :num_positions]
+
+
+def _first_of_consecutive(block_table: Tensor, block_size: int) -> int | None:
+    first = int(block_table[0])
+    consecutive = torch.arange(first, first + block_table.shape[0], device=block_table.device)
+    return first * block_size if torch.equal(block_table, consecutive) else None

@@ -76,10 +76,11 @@ class DenseWeights:
 class MoeWeights:
     """Weights of a mixture of experts.
 
-    Shapes: router: [D, routed experts] fp32; router_bias: [routed experts] fp32; gate_up: [D, E * 2F]; down: [E, F, D].
+    Shapes: negative_router: [D, routed experts] fp32, whose products are the logits' negatives; router_bias: [routed
+    experts] fp32; gate_up: [D, E * 2F]; down: [E, F, D].
     """
 
-    router: Tensor
+    negative_router: Tensor
     router_bias: Tensor
     gate_up: Tensor
     down: Tensor
@@ -268,7 +269,7 @@ class _Loader:
         router = self._take(f"{prefix}.gate.weight", config.n_routed_experts, config.hidden_size).float()
         bias = self._take(f"{prefix}.gate.e_score_correction_bias", config.n_routed_experts).float()
         return MoeWeights(
-            router=(router * norm if self._multiplies_out else router).T.contiguous().to(self._device),
+            negative_router=-(router * norm if self._multiplies_out else router).T.contiguous().to(self._device),
             router_bias=bias.to(self._device),
             gate_up=self._behind(norm, torch.cat([gate_up for gate_up, _ in experts])),
             down=self._keep(torch.stack([down.T for _, down in experts])),
