@@ -24,13 +24,13 @@ HARD_WEIGHT = 6.0
 AFTER_HARD_WEIGHT = 3.0  # for the three tokens after a hard one, where copying has to find its place again
 # The kinds in the share that learning them takes, not that in which they are asked.
 TRAINING_SHARES = {
-    "rename": 0.30,
-    "insert": 0.14,
-    "delete": 0.14,
-    "reorder": 0.18,
-    "tool_write": 0.14,
-    "lookup": 0.05,
-    "tool_read": 0.05,
+    "rename": 0.42,
+    "insert": 0.10,
+    "delete": 0.15,
+    "reorder": 0.12,
+    "tool_write": 0.15,
+    "lookup": 0.03,
+    "tool_read": 0.03,
 }
 LONGEST_MATCH = 8
 TOOL_KINDS = ("tool_write", "tool_read")
