@@ -1,6 +1,7 @@
 """Times the model alone against `transformers`: a decode step with its drafts, and a prefill.
 
-Both sides take turns in one process, so that whatever else the machine does slows both; the medians are compared. A
+Both sides take turns in one process, some steps each, so that whatever else the machine does slows both; the medians of
+the turns are compared. A
 decode step is what the engine runs for `draft_tokens` drafts: a forward pass over the last token and the drafts, the
 draft layer over the same rows, then one draft step for each further draft, with the logits in between. It is worth
 `accept_length` tokens; `transformers` makes one token a step.
@@ -29,6 +30,7 @@ from lineclear.model.glm import GlmModel, load_model
 BLOCK_SIZE = 16
 DRAFT_TOKENS = 3
 PREFILL_CHUNK = 2048
+STEPS_A_TURN = 8
 BASELINE_CHUNK = 512
 """In larger pieces the baseline's masks and scores take gigabytes."""
 
@@ -114,7 +116,7 @@ def decode_figures(
     ours, baseline = Ours(model, batch_size, context_len + 64), Baseline(base, batch_size)
     ours.prefill(context_len)
     baseline.prefill(context_len)
-    step_ms, base_ms = _medians_ms([lambda: ours.decode_step(context_len), baseline.decode_step], rounds)
+    step_ms, base_ms = _medians_ms([lambda: ours.decode_step(context_len), baseline.decode_step], rounds, STEPS_A_TURN)
     name = f"decode_batch_{batch_size}_at_{context_len}"
     yield f"{name}_step", step_ms, "ms"
     yield f"{name}_baseline_step", base_ms, "ms"
@@ -124,20 +126,21 @@ def decode_figures(
 def prefill_figures(model: GlmModel, base: GlmMoeDsaForCausalLM, num_tokens: int) -> Iterator[Figure]:
     """Seconds of one prefill on both sides."""
     ours, baseline = Ours(model, 1, num_tokens), Baseline(base, 1)
-    ours_ms, base_ms = _medians_ms([lambda: ours.prefill(num_tokens), lambda: baseline.prefill(num_tokens)], 1)
+    ours_ms, base_ms = _medians_ms([lambda: ours.prefill(num_tokens), lambda: baseline.prefill(num_tokens)], 1, 1)
     name = f"prefill_{num_tokens}"
     yield name, ours_ms / 1000, "s"
     yield f"{name}_baseline", base_ms / 1000, "s"
     yield f"{name}_ratio", base_ms / ours_ms, "x"
 
 
-def _medians_ms(runs: list[Callable[[], None]], rounds: int) -> list[float]:
+def _medians_ms(runs: list[Callable[[], None]], rounds: int, steps: int) -> list[float]:
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, own_times in zip(runs, times, strict=True):
             started = time.perf_counter()
-            run()
-            own_times.append(1000 * (time.perf_counter() - started))
+            for _ in range(steps):
+                run()
+            own_times.append(1000 * (time.perf_counter() - started) / steps)
     return [statistics.median(own_times) for own_times in times]
 
 
@@ -156,11 +159,11 @@ def main() -> None:
     base = GlmMoeDsaForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
     parts: dict[str, list[Callable[[], Iterator[Figure]]]] = {
         "decode": [
-            lambda: decode_figures(model, base, 1, 1024, options.accept_length, rounds=60),
-            lambda: decode_figures(model, base, 16, 1024, options.accept_length, rounds=15),
+            lambda: decode_figures(model, base, 1, 1024, options.accept_length, rounds=12),
+            lambda: decode_figures(model, base, 16, 1024, options.accept_length, rounds=6),
         ],
         "prefill": [lambda: prefill_figures(model, base, 16_384)],
-        "long": [lambda: decode_figures(model, base, 1, 32_768, options.accept_length, rounds=8)],
+        "long": [lambda: decode_figures(model, base, 1, 32_768, options.accept_length, rounds=2)],
     }
     figures: list[Figure] = []
     for part in options.only or parts:
