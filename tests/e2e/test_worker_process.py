@@ -95,12 +95,18 @@ class Gateway:
         return message
 
     async def outputs(self, sequence_id: int) -> list[wire.SequenceOutput]:
-        """All outputs of a sequence, to its ending."""
-        outputs: list[wire.SequenceOutput] = []
-        while not outputs or outputs[-1].finish_reason is None:
+        """All outputs of a sequence, to its ending; those of others are passed over."""
+        return (await self.outputs_of(sequence_id))[sequence_id]
+
+    async def outputs_of(self, *sequence_ids: int) -> dict[int, list[wire.SequenceOutput]]:
+        """All outputs of sequences that run side by side, to the last ending."""
+        outputs: dict[int, list[wire.SequenceOutput]] = {sequence_id: [] for sequence_id in sequence_ids}
+        while not all(each and each[-1].finish_reason for each in outputs.values()):
             message = await self.receive()
             if isinstance(message, wire.StepOutputs):
-                outputs += [each for each in message.outputs if each.sequence_id == sequence_id]
+                for each in message.outputs:
+                    if each.sequence_id in outputs:
+                        outputs[each.sequence_id].append(each)
         return outputs
 
     async def assert_clean(self) -> None:
@@ -159,7 +165,8 @@ async def test_sequences_are_answered_side_by_side(worker: Worker) -> None:
         assert alone[-1].draft is not None
         peer.submit(2, PROMPT[1:], 24)
         peer.submit(3, PROMPT, 24)
-        assert tokens(await peer.outputs(3)) == tokens(alone)
+        together = await peer.outputs_of(2, 3)
+        assert tokens(together[3]) == tokens(alone)
         await peer.assert_clean()
 
 
