@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
+from lineclear.bundled.corpus import load_corpus
 from lineclear.bundled.edit_tasks import HELD_OUT_FIRST_SEED, KIND_SHARES, EditTask, generate
-from training.corpus import load_corpus
 from training.decode import Decoder
 from training.export import END_TOKENS, load_net
 from training.net import Net, Trace

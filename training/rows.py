@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lineclear.bundled import checkpoint_path
+from lineclear.bundled.corpus import load_corpus
 from lineclear.bundled.edit_tasks import EditTask, generate
-from training.corpus import load_corpus
 
 PROMPT_WEIGHT = 0.1
 HARD_WEIGHT = 6.0

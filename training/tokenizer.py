@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from lineclear.bundled.corpus import load_corpus
 from lineclear.bundled.edit_tasks import generate
-from training.corpus import load_corpus
 
 VOCAB_SIZE = 2048
 SPECIAL_TOKENS = (
