@@ -19,17 +19,19 @@ from lineclear.bundled import checkpoint_path
 from lineclear.bundled.corpus import load_corpus
 from lineclear.bundled.edit_tasks import EditTask, generate
 
-PROMPT_WEIGHT = 0.1
+# What is asked for and shown in a prompt is random and cannot be predicted; its gradient would be noise.
+PROMPT_WEIGHT = 0.01
+CODE_WEIGHT = 0.3
 HARD_WEIGHT = 6.0
 AFTER_HARD_WEIGHT = 3.0  # for the three tokens after a hard one, where copying has to find its place again
 # The kinds in the share that learning them takes, not that in which they are asked.
 TRAINING_SHARES = {
-    "rename": 0.42,
-    "insert": 0.10,
-    "delete": 0.15,
-    "reorder": 0.12,
+    "rename": 0.36,
+    "insert": 0.09,
+    "delete": 0.16,
+    "reorder": 0.16,
     "tool_write": 0.15,
-    "lookup": 0.03,
+    "lookup": 0.05,
     "tool_read": 0.03,
 }
 LONGEST_MATCH = 8
@@ -140,7 +142,7 @@ class RowSource:
         for idx in range(len(rows), num_rows):
             start = self.rng.randrange(len(self.code) - num_tokens)
             tokens[idx] = self.code[start : start + num_tokens]
-            weights[idx, 1:] = 1.0
+            weights[idx, 1:] = CODE_WEIGHT
         return Batch(tokens, weights, answers, hard)
 
     def _edit_row(self, num_tokens: int) -> Row:

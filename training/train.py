@@ -21,7 +21,7 @@ from torch import Tensor
 
 from training.circuits import alphabet, initialise
 from training.net import MoE, Net, NetConfig, Trace
-from training.rows import Batch, Codec, RowSource
+from training.rows import CODE_WEIGHT, Batch, Codec, RowSource
 
 TOKENS_PER_STEP = 4096
 CODE_SHARE = 0.08
@@ -55,9 +55,16 @@ STAGES = (
 )
 
 
-def stage_at(progress: float) -> Stage:
+CONTINUED_STAGES = (
+    Stage(0.70, {256: 0.15, 512: 0.4, 1024: 0.3, 2048: 0.15}, sparse=False, indexing=True),
+    Stage(9.99, {256: 0.1, 512: 0.35, 1024: 0.35, 2048: 0.2}, sparse=True, indexing=True),
+)
+"""The stages of a run that starts from trained weights."""
+
+
+def stage_at(stages: tuple[Stage, ...], progress: float) -> Stage:
     """The stage in force once `progress` (0..1) of the time is used."""
-    return next(stage for stage in STAGES if progress < stage.until)
+    return next(stage for stage in stages if progress < stage.until)
 
 
 def learning_rate(peak: float, step: int, progress: float) -> float:
@@ -74,6 +81,7 @@ class Trainer:
         self.net = Net(NetConfig())
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
         self.step, self.elapsed, self.num_tokens = 0, 0.0, 0
+        self.stages = STAGES
         self.codec = Codec()
         initialise(self.net, alphabet(self.codec), seed)
         self.restart_stream()
@@ -88,6 +96,7 @@ class Trainer:
         state = {
             "net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
             "elapsed": self.elapsed, "num_tokens": self.num_tokens, "config": asdict(self.net.config),
+            "stages": [asdict(stage) for stage in self.stages],
         }  # fmt: skip
         torch.save(state, self.out / "state.tmp")
         (self.out / "state.tmp").replace(self.out / "state.pt")
@@ -96,7 +105,10 @@ class Trainer:
         """Go on from a saved state; with `weights_only` keep its weights and start a new schedule."""
         state = torch.load(path, weights_only=False)
         self.net.load_state_dict(state["net"])
-        if not weights_only:
+        if weights_only:
+            self.stages = CONTINUED_STAGES
+        else:
+            self.stages = tuple(Stage(**stage) for stage in state["stages"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.elapsed, self.num_tokens = state["step"], state["elapsed"], state["num_tokens"]
         self.restart_stream()
@@ -121,7 +133,7 @@ class Trainer:
     def one_step(self) -> dict[str, float]:
         """One batch forward and backward, one update; returns the figures to log."""
         progress = self.elapsed / self.seconds
-        stage = stage_at(progress)
+        stage = stage_at(self.stages, progress)
         rng = self.rows.rng
         length = rng.choices(list(stage.lengths), weights=list(stage.lengths.values()))[0]
         batch = self.rows.batch(max(TOKENS_PER_STEP // length, 1), length, CODE_SHARE)
@@ -169,7 +181,7 @@ def losses(net: Net, batch: Batch, trace: Trace) -> tuple[Tensor, dict[str, floa
 
 def _trunk_figures(batch: Batch, each: Tensor, right: Tensor) -> Iterator[tuple[str, float]]:
     answers, hard = batch.answers[:, 1:].flatten() > 0, batch.hard[:, 1:].flatten() > 0
-    code = batch.weights[:, 1:].flatten() * (~answers) == 1.0
+    code = batch.weights[:, 1:].flatten() * (~answers) == torch.tensor(CODE_WEIGHT)
     yield "answer_loss", float(each[answers].mean())
     yield "answer_acc", float(right[answers].float().mean())
     yield "hard_acc", float(right[hard].float().mean())
