@@ -20,16 +20,21 @@ from lineclear.schedule.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class PreparedChunk:
-    """One chunk of the plan, placed in the batch: rows `[first_row, first_row + chunk length)`."""
+    """One chunk of the plan, placed in the batch: rows `[first_row, end_row)`."""
 
     chunk: Chunk
     sequence: Sequence
     first_row: int
 
     @property
+    def end_row(self) -> int:
+        """The row after the last one, drafts included."""
+        return self.first_row + self.chunk.end - self.chunk.start
+
+    @property
     def first_sampled_row(self) -> int:
         """Row of the last real token; its logits choose the next token. Drafts follow it."""
-        return self.first_row + self.chunk.end - self.chunk.start - self.chunk.num_drafts - 1
+        return self.end_row - self.chunk.num_drafts - 1
 
 
 @dataclass(frozen=True, slots=True)

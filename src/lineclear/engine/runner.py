@@ -7,6 +7,8 @@ One step, in order:
    last kept token proposes the first draft;
 4. k - 1 further draft steps of one token a sequence.
 
+A sequence whose rows are not all finite numbers gets an error instead of tokens, and harms nobody beside it.
+
 Rows of rejected drafts, and the draft steps, write KV at positions that later passes write again before anybody reads
 them.
 
@@ -29,6 +31,8 @@ from lineclear.model.batch import Selection
 from lineclear.model.glm import GlmModel
 from lineclear.schedule.plan import ChunkResult, Plan
 from lineclear.schedule.sequence import Sequence
+
+NOT_FINITE = "the model's output is not finite: damaged weights or KV"
 
 UNKNOWN_TOKEN_ID = 0
 """Stands for the next token of a row whose draft was rejected; what the row computes is never read."""
@@ -87,7 +91,7 @@ class Runner:
         """Execute a plan.
 
         Order: the plan's blocks carry writer holds from before this call until after it.
-        Returns: a result for every chunk that samples.
+        Returns: a result for every chunk that samples, and an error for any whose rows are not finite.
         """
         prepared = prepare_batch(plan, sequences, block_size=self._view.block_size, device=self._device)
         hidden = self._model.forward(prepared.batch, self._view)
@@ -95,15 +99,17 @@ class Runner:
         asks = [self._ask(each.sequence) for each in sampling]
         choices = self._choose(prepared, hidden, asks)
         drafts = self._draft(prepared, hidden, asks, choices) if self._draft_tokens else {}
-        return {
+        results = {
             each.sequence.sequence_id: ChunkResult(
                 token_ids=choice.token_ids,
                 num_accepted=choice.num_accepted,
                 next_draft_token_ids=drafts.get(each.sequence.sequence_id, Draft()).token_ids,
                 logprobs=choice.logprobs,
+                error=None if choice.is_finite else NOT_FINITE,
             )
             for each, choice in zip(sampling, choices, strict=True)
         }
+        return results | {sequence_id: ChunkResult(error=NOT_FINITE) for sequence_id in _damaged(prepared, hidden)}
 
     def forget(self, sequence_id: SequenceId) -> None:
         """Drop what is kept for a sequence between its steps."""
@@ -148,7 +154,7 @@ class Runner:
             longer = ask.after(choice.token_ids)
             num_left = ask.sampling.max_tokens - longer.num_output_tokens
             num_drafts = min(prepared.chunk.num_next_drafts, num_left - 1)
-            if num_drafts > 0 and not set(choice.token_ids) & set(ask.stop_token_ids):
+            if choice.is_finite and num_drafts > 0 and not set(choice.token_ids) & set(ask.stop_token_ids):
                 row = prepared.first_sampled_row + choice.num_accepted
                 drafting.append(_Drafting(longer, row, num_drafts))
         return drafting
@@ -183,6 +189,15 @@ class Runner:
 
     def _tensor(self, values: Items[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _damaged(prepared: PreparedBatch, hidden: Tensor) -> list[SequenceId]:
+    """The sequences with a row that is not finite. Shapes: hidden: [T, D]."""
+    is_finite = hidden.isfinite().all(-1)
+    if bool(is_finite.all()):
+        return []
+    rows = is_finite.tolist()
+    return [each.sequence.sequence_id for each in prepared.chunks if not all(rows[each.first_row : each.end_row])]
 
 
 def _next_token_ids(prepared: PreparedChunk, chosen: Mapping[SequenceId, Choice]) -> list[int]:

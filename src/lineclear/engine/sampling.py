@@ -76,6 +76,8 @@ class Choice:
     num_accepted: int
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None
+    is_finite: bool = True
+    """Without it the tokens mean nothing: some of the logits are no numbers."""
 
 
 def choose(logits: Tensor, asks: Items[Ask], drafts: Items[Draft]) -> list[Choice]:
@@ -85,6 +87,9 @@ def choose(logits: Tensor, asks: Items[Ask], drafts: Items[Draft]) -> list[Choic
     Source: Leviathan et al., "Fast inference from transformers via speculative decoding", 2023 (rejection sampling).
     """
     starts = _row_starts(drafts)
+    is_finite = logits.isfinite().all(-1).tolist()
+    if not all(is_finite):
+        logits = logits.nan_to_num()
     adjusted = _adjusted(logits, asks, drafts, starts)
     argmax = adjusted.argmax(-1).tolist()
     choices: list[Choice] = []
@@ -95,7 +100,8 @@ def choose(logits: Tensor, asks: Items[Ask], drafts: Items[Draft]) -> list[Choic
         else:
             num_accepted, token_id = _verify_sampled(adjusted[start:end], ask, draft)
         token_ids = (*draft.token_ids[:num_accepted], token_id)
-        choices.append(Choice(num_accepted, token_ids, _logprobs(logits[start:end], ask.sampling, token_ids)))
+        logprobs = _logprobs(logits[start:end], ask.sampling, token_ids)
+        choices.append(Choice(num_accepted, token_ids, logprobs, all(is_finite[start:end])))
     return choices
 
 
@@ -103,9 +109,9 @@ def propose(logits: Tensor, asks: Items[Ask], drafts: Items[Draft]) -> list[Draf
     """Each sequence's draft, one token longer.
 
     Shapes: logits [S, V] float32 of the drafter, one row a sequence. `drafts` holds what was drafted so far; `asks`
-    stand before it.
+    stand before it. Logits that are no numbers give some draft, which the verify judges as any other.
     """
-    adjusted = logits
+    logits = adjusted = logits.nan_to_num()
     if any(has_adjustments(ask.sampling, ask.num_output_tokens) for ask in asks):
         rows = [_adjusted_row(row, ask, draft.token_ids) for row, ask, draft in zip(logits, asks, drafts, strict=True)]
         adjusted = torch.stack(rows)

@@ -143,6 +143,7 @@ _WORKER_GAUGES: dict[str, tuple[str, Callable[[WorkerStatistics], float | None]]
 
 _WORKER_COUNTERS: dict[str, tuple[str, Callable[[WorkerStatistics], float]]] = {
     "preemptions": ("Sequences that lost their blocks and were computed again.", lambda each: each.num_preemptions),
+    "damaged": ("Sequences ended because the model's output was not finite.", lambda each: each.num_damaged),
     "prompt_tokens": ("Prompt tokens of admitted sequences.", lambda each: each.prompt_tokens),
     "cached_prompt_tokens": ("Prompt tokens found in the cache.", lambda each: each.cached_prompt_tokens),
     "output_tokens": ("Tokens generated.", lambda each: each.output_tokens),

@@ -24,7 +24,7 @@ keeps it alive and goes on from there, so each block of a prompt is looked at on
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from lineclear.base.errors import InvariantError
@@ -187,6 +187,26 @@ class RadixTree:
                 self._remove(node)
         return self._pool.num_free - before
 
+    def forget(self, node: PrefixNode) -> int:
+        """Give up a prefix and everything beyond any part of it, as far as no sequence holds it.
+
+        For KV that is suspect: whoever comes later computes it anew. What sequences hold stays until they end.
+
+        Returns: the number of blocks that became free. Cost: proportional to the tree under the prefix's first block.
+        """
+        while node.num_blocks > 1 and node.parent is not None:
+            node = node.parent
+        self._collect_candidates()
+        nodes = list(self._walk(node)) if node.parent is not None and node.is_alive else []
+        num_left = len(nodes)
+        for each in reversed(nodes):
+            if self._is_evictable(each):
+                self._remove(each)
+                num_left -= 1
+        self._candidates = [candidate for candidate in self._candidates if candidate[2].is_alive]
+        heapify(self._candidates)
+        return len(nodes) - num_left
+
     def statistics(self) -> TreeStatistics:
         """Return the tree's size and totals."""
         return TreeStatistics(len(self._nodes), self.num_evictable_blocks, self._num_inserted, self._num_evicted)
@@ -248,8 +268,9 @@ class RadixTree:
         parent.last_used = max(parent.last_used, node.last_used)
         self._offer(parent)
 
-    def _walk(self) -> Iterator[PrefixNode]:
-        stack = list(self._root.children.values())
+    def _walk(self, *tops: PrefixNode) -> Iterator[PrefixNode]:
+        """Every node under and including the given ones, parents before children; without any, the whole tree."""
+        stack = list(tops or self._root.children.values())
         while stack:
             node = stack.pop()
             yield node

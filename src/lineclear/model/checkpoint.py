@@ -46,8 +46,14 @@ class Checkpoint:
     def take(self, name: str, *shape: int) -> Tensor:
         """Read a tensor in its own type, fp8 ones in fp32.
 
-        Raises: CheckpointError naming a tensor that is missing, or of another shape or type.
+        Raises: CheckpointError naming a tensor that is missing, of another shape or type, or not finite.
         """
+        tensor = self._read_shaped(name, shape)
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(name, "values that are not finite", "finite numbers")
+        return tensor
+
+    def _read_shaped(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self._read(name)
         if tuple(tensor.shape) != shape:
             raise CheckpointError(name, f"shape {list(tensor.shape)}", f"shape {list(shape)}")

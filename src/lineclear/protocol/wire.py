@@ -144,6 +144,7 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     num_running: Count
     num_waiting: Count
     num_preemptions: Count
+    num_damaged: Count
     blocks_free: Count
     blocks_held: Count
     blocks_quarantined: Count

@@ -45,14 +45,16 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class ChunkResult(msgspec.Struct, frozen=True):
-    """What came of a chunk that samples."""
+    """What came of a chunk that samples, or of one that failed."""
 
-    token_ids: Tokens[int]
+    token_ids: Tokens[int] = ()
     """The accepted drafts and the token after them: num_accepted + 1 tokens."""
     num_accepted: int = 0
     next_draft_token_ids: Tokens[int] = ()
     logprobs: Tokens[TokenLogprobs] | None = None
     """One entry for each of token_ids, if the sequence wants them."""
+    error: str | None = None
+    """Why nothing that this pass computed can be trusted; the sequence ends with it, and its prefix is forgotten."""
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True):

@@ -39,6 +39,8 @@ class SchedulerStatistics:
     """Of all sequences that were admitted; a prompt counts once, however often it is computed."""
     cached_prompt_tokens: int
     output_tokens: int
+    num_damaged: int
+    """Sequences that ended because what was computed for them could not be trusted."""
     draft_counts: DraftCounts
 
 
@@ -58,6 +60,7 @@ class Scheduler:
         self._news: list[SequenceUpdate] = []
         self._now = 0
         self._output_tokens = 0
+        self._num_damaged = 0
         self._ended_draft_counts = DraftCounts()
 
     @property
@@ -106,6 +109,8 @@ class Scheduler:
     def commit(self, plan: Plan, results: Mapping[SequenceId, ChunkResult]) -> list[SequenceUpdate]:
         """Take in what came of a plan: a result for each chunk that samples and whose sequence was not cancelled.
 
+        A result with an error ends its sequence, whether its chunk samples or not.
+
         Returns: what is new since the last commit, in order.
         Raises: InvariantError if the plan is not the outstanding one or a result does not fit its chunk.
         """
@@ -120,8 +125,10 @@ class Scheduler:
                 raise InvariantError(f"sequence {chunk.sequence_id} ended under its own forward pass")
             if chunk.sequence_id in self._cancelled:
                 self._end_early(sequence, "cancelled", None)
+            elif (result := results.get(chunk.sequence_id)) is not None and result.error is not None:
+                self._end_damaged(sequence, result.error)
             elif chunk.samples:
-                self._commit_sample(sequence, chunk, results.get(chunk.sequence_id))
+                self._commit_sample(sequence, chunk, result)
             else:
                 sequence.num_computed_tokens = chunk.end
                 self._holdings.publish(sequence, self._now)
@@ -142,6 +149,7 @@ class Scheduler:
             prompt_tokens=self._queues.num_prompt_tokens,
             cached_prompt_tokens=self._queues.num_cached_prompt_tokens,
             output_tokens=self._output_tokens,
+            num_damaged=self._num_damaged,
             draft_counts=draft_counts,
         )
 
@@ -192,6 +200,14 @@ class Scheduler:
     def _end_early(self, sequence: Sequence, finish_reason: FinishReason, error: str | None) -> None:
         self._end(sequence)
         self._news.append(SequenceUpdate(sequence, finish_reason=finish_reason, error=error))
+
+    def _end_damaged(self, sequence: Sequence, error: str) -> None:
+        """End a sequence; what it read and wrote is not read again by anybody who comes later."""
+        prefix = sequence.prefix
+        self._end_early(sequence, "error", error)
+        if prefix is not None:
+            self._tree.forget(prefix)
+        self._num_damaged += 1
 
     def _end(self, sequence: Sequence) -> None:
         self._planner.forget(sequence)

@@ -32,6 +32,7 @@ def worker_statistics(engine: EngineStatistics) -> wire.WorkerStatistics:
         num_running=scheduler.num_running,
         num_waiting=scheduler.num_waiting,
         num_preemptions=scheduler.num_preemptions,
+        num_damaged=scheduler.num_damaged,
         blocks_free=pool.free,
         blocks_held=pool.held,
         blocks_quarantined=pool.quarantined,

@@ -113,3 +113,16 @@ def test_a_sequence_is_not_influenced_by_its_company() -> None:
     together = choose(logits, asks, [Draft()] * 3)
     alone = [choose(logits[[n]], [ask], [Draft()])[0] for n, ask in enumerate(asks)]
     assert together == alone
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_scores_that_are_no_numbers_are_seen_and_harm_nobody_else(bad: float, temperature: float) -> None:
+    sampling = SamplingParams(max_tokens=9, temperature=temperature, seed=1, logprobs=1)
+    asks = [Ask(Sequence(SequenceId(n), [START], sampling), n, ()) for n in range(2)]
+    logits = TARGET[[0, 1]].clone()
+    logits[0, 2] = bad
+    damaged, healthy = choose(logits, asks, [Draft(), Draft()])
+    assert (damaged.is_finite, healthy.is_finite) == (False, True)
+    (draft, _) = propose(logits, asks, [Draft(), Draft()])
+    assert len(draft.token_ids) == 1

@@ -193,6 +193,24 @@ def test_a_quarantined_block_is_given_up_but_not_freed() -> None:
     fixture.tree.check()
 
 
+def test_a_forgotten_prefix_goes_with_all_beyond_any_part_of_it_but_what_is_held() -> None:
+    fixture = Fixture()
+    suspect = fixture.insert(tokens(1, 2, 3, 4, 5))
+    fixture.insert(tokens(1, 2, 3, 9, 9, 9, 9))
+    held = fixture.insert(tokens(1, 2, 3, 7, 7), holder=BOB, keep=True)
+    fixture.insert(tokens(8, 8, 8))
+    assert fixture.tree.forget(suspect) == 3
+    assert fixture.matched(tokens(1, 2, 3, 4, 5)) == fixture.tree.block_ids(held)[:1]
+    assert fixture.matched(tokens(1, 2, 3, 7, 7)) == fixture.tree.block_ids(held)
+    assert len(fixture.matched(tokens(8, 8, 8))) == 1
+    assert fixture.tree.forget(suspect) == 0
+    assert fixture.tree.forget(fixture.tree.root) == 0
+    fixture.tree.check()
+    fixture.pool.release(fixture.tree.block_ids(held), BOB)
+    assert fixture.tree.evict(16) == 3
+    fixture.tree.check()
+
+
 def test_statistics() -> None:
     fixture = Fixture()
     fixture.insert(tokens(1, 2, 3, 4, 5, 6, 7))

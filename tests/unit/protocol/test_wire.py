@@ -52,6 +52,7 @@ TO_GATEWAY = [
         num_running=1,
         num_waiting=2,
         num_preemptions=3,
+        num_damaged=1,
         blocks_free=4,
         blocks_held=5,
         blocks_quarantined=6,

@@ -54,6 +54,28 @@ class TestResults:
         (update,) = desk.step(token_id=8)
         assert (update.token_ids, update.finish_reason, update.stop_token_id) == ([], "stop", 8)
 
+    def test_a_result_that_cannot_be_trusted_ends_the_sequence_without_its_tokens(self) -> None:
+        desk = Desk()
+        sequence = desk.add([1, 2, 3])
+        (update,) = desk.step({sequence: ChunkResult([4], error="damaged")})
+        assert (list(update.token_ids), update.finish_reason, update.error) == ([], "error", "damaged")
+        assert sequence.output_token_ids == []
+        assert desk.scheduler.statistics().num_damaged == 1
+
+    def test_what_an_untrusted_prefill_read_and_wrote_is_not_found_again(self) -> None:
+        desk = Desk(max_batch_tokens=8)
+        desk.add([1] * 9, max_tokens=1)
+        while desk.scheduler.has_work:
+            desk.step()
+        damaged = desk.add([1] * 30)
+        desk.step()
+        assert damaged.num_cached_tokens == 8
+        (update,) = desk.step({damaged: ChunkResult(error="damaged")})  # a chunk in the middle, which samples nothing
+        assert update.finish_reason == "error"
+        fresh = desk.add([1] * 30)
+        desk.step()
+        assert fresh.num_cached_tokens == 0
+
     def test_min_tokens_keeps_a_sequence_going(self) -> None:
         desk = Desk()
         desk.add([1, 2, 3], min_tokens=2)

@@ -48,6 +48,7 @@ STATISTICS = wire.WorkerStatistics(
     num_running=0,
     num_waiting=0,
     num_preemptions=0,
+    num_damaged=0,
     blocks_free=1,
     blocks_held=0,
     blocks_quarantined=0,
