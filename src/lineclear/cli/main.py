@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from lineclear import __version__
-from lineclear.base.errors import LineclearError
+from lineclear.base.errors import ConfigError, LineclearError
 from lineclear.cli.exit_codes import EXIT_INTERRUPTED, EXIT_USER_ERROR
+from lineclear.cli.parser import CommandParser
+from lineclear.config.suggestion import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ COMMANDS = {
     "worker": CommandEntry("lineclear.cli.worker", None),
 }
 
+TOP_FLAGS = ("-h", "--help", "--version")
+"""What may stand in the place of a command."""
+
 
 class CommandModule(Protocol):
     """What the module of a command has."""
@@ -51,16 +56,8 @@ class CommandModule(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    parser, subparsers = _build_parser()
-    command = _load_command(argv)
-    if command is not None:
-        command.add_arguments(subparsers[argv[0]])
-    arguments = parser.parse_args(argv)
-    if command is None:
-        parser.print_help()
-        return EXIT_USER_ERROR
     try:
-        return command.run(arguments)
+        return _run_command(argv)
     except LineclearError as error:
         print(f"lineclear: error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -68,16 +65,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def _build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    parser = argparse.ArgumentParser(
+def _run_command(argv: Sequence[str]) -> int:
+    parser, subparsers = _build_parser(argv[:1])
+    command = _load_command(argv)
+    if command is not None:
+        command.add_arguments(subparsers[argv[0]])
+    arguments = parser.parse_args(argv)
+    if command is None:
+        parser.print_help()
+        return EXIT_USER_ERROR
+    return command.run(arguments)
+
+
+def _build_parser(named: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
+    """The parser and those of its commands; an internal command has one only when it was named."""
+    parser = CommandParser(
         prog="lineclear",
         description="Serves long-context language models to coding agents and keeps their answers right under load.",
     )
     parser.add_argument("--version", action="version", version=f"lineclear {__version__}")
     group = parser.add_subparsers(title="commands", metavar="COMMAND")
     subparsers = {
-        name: group.add_parser(name, allow_abbrev=False, description=entry.summary, **_listing(entry))
+        name: group.add_parser(name, description=entry.summary, **_listing(entry))
         for name, entry in COMMANDS.items()
+        if entry.summary or name in named
     }
     return parser, subparsers
 
@@ -88,5 +99,16 @@ def _listing(entry: CommandEntry) -> dict[str, Any]:
 
 
 def _load_command(argv: Sequence[str]) -> CommandModule | None:
-    entry = COMMANDS.get(argv[0]) if argv else None
-    return None if entry is None else cast("CommandModule", importlib.import_module(entry.module))
+    """The module of the command that is named; nothing where none is.
+
+    Raises:
+        ConfigError: There is no such command.
+    """
+    if not argv or argv[0] in TOP_FLAGS:
+        return None
+    entry = COMMANDS.get(argv[0])
+    if entry is None:
+        public = [name for name, each in COMMANDS.items() if each.summary]
+        allowed = f"a command first: {', '.join(public)}{did_you_mean(argv[0], public)}"
+        raise ConfigError("command", argv[0], allowed)
+    return cast("CommandModule", importlib.import_module(entry.module))

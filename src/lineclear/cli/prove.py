@@ -24,11 +24,11 @@ _EXIT_DISPROVED = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to prove, and how much of it."""
     subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
-    handoff = subjects.add_parser("handoff", allow_abbrev=False, help="explore the handoff and its negative controls")
+    handoff = subjects.add_parser("handoff", help="explore the handoff and its negative controls")
     handoff.add_argument("--full", action="store_true", help="every scenario: millions of states, hours on one core")
     handoff.add_argument("--scripts", action="store_true", help="print the shortest failing script of every control")
     handoff.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
-    transcripts = subjects.add_parser("transcripts", allow_abbrev=False, help="write the transcripts of the handoff")
+    transcripts = subjects.add_parser("transcripts", help="write the transcripts of the handoff")
     transcripts.add_argument(
         "--directory", type=Path, default=Path("tests/transcripts"), help="where to (default %(default)s)"
     )

@@ -5,7 +5,6 @@ Precedence, strongest first: flag, variable, file, default. All sources name an 
 is given by repeating the flag, in a variable by commas.
 """
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -24,6 +23,7 @@ from lineclear.config.components import (
     SupervisorConfig,
 )
 from lineclear.config.definition import VARIABLE_PREFIX, Definition, Value, definitions_of
+from lineclear.config.suggestion import did_you_mean
 
 COMPONENTS: Mapping[str, type[Any]] = {
     "source": ModelSource,
@@ -139,13 +139,23 @@ def _from_flags(flags: Mapping[str, FlagValue]) -> _Given:
 def _definition(name: str, origin: Origin) -> Definition:
     definition = definitions_by_name().get(name)
     if definition is None:
-        raise ConfigError("option", name, f"the name of an option{_suggestion(name)}; it came from {origin}")
+        raise _unknown(name, origin)
     return definition
 
 
-def _suggestion(name: str) -> str:
-    close = difflib.get_close_matches(name, definitions_by_name(), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+def _unknown(name: str, origin: Origin) -> ConfigError:
+    """The error for a name that no option has; what was probably meant is spelled as its source spells it."""
+    match origin.source:
+        case Source.VARIABLE:
+            known = {each.variable for each in definitions_by_name().values()} | RESERVED_VARIABLES
+            suggestion = did_you_mean(origin.place, sorted(known), prefix=VARIABLE_PREFIX)
+            return ConfigError("variable", origin.place, f"the variable of an option{suggestion}")
+        case Source.FILE if name in COMPONENTS:
+            allowed = f"options outside of tables; it came from {origin}"
+            return ConfigError("table", name, allowed)
+        case _:
+            suggestion = did_you_mean(name, definitions_by_name())
+            return ConfigError("option", name, f"the name of an option{suggestion}; it came from {origin}")
 
 
 def _read(definition: Definition, raw: object, origin: Origin) -> Value:

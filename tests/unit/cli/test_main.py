@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,14 +29,52 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert "serve" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [["nonsense"], ["config", "--nonsense"], ["config", "--por", "1"]])
-def test_what_is_unknown_is_refused(argv: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(argv)
-    assert caught.value.code == 2
+PUBLIC = [name for name, entry in COMMANDS.items() if entry.summary]
 
 
-@pytest.mark.parametrize("command", [name for name, entry in COMMANDS.items() if entry.summary])
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["nonsense"], "command: got 'nonsense', allowed: a command first: serve, chat, config, eval, prove"),
+        (["serv"], "command: got 'serv', allowed: .* (did you mean serve?)"),
+        (["--port", "1", "serve"], "command: got '--port', allowed: a command first: .*"),
+        (["config", "--nonsense"], "unknown flag: --nonsense; `lineclear config --help` .*"),
+        (["config", "--por", "1"], "unknown flag: --por (did you mean --port?); .*"),
+        (["serve", "--max-total-token", "9"], "unknown flag: --max-total-token (did you mean --max-total-tokens?); .*"),
+        (["serve", "--max-total-token=9"], "unknown flag: --max-total-token (did you mean --max-total-tokens?); .*"),
+        (["serve", "--no-prefix-cach"], "unknown flag: --no-prefix-cach (did you mean --no-prefix-cache?); .*"),
+        (["chat", "--uri", "x"], "unknown flag: --uri (did you mean --url?); .*"),
+        (
+            ["prove", "handoff", "--ful"],
+            "unknown flag: --ful (did you mean --full?); `lineclear prove handoff --help`.*",
+        ),
+        (["serve", "lineclear-tiny"], "unexpected argument: lineclear-tiny; .*"),
+        (["worker", "--x"], "unknown flag: --x; .*"),
+    ],
+)
+def test_what_is_unknown_is_refused_in_one_line_with_what_was_meant(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(argv) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch("lineclear: error: " + re.escape(message).replace(r"\.\*", ".*") + "\n", error), error
+
+
+@pytest.mark.parametrize("argv", [["nonsense"], ["prove", "nonsense"], ["--help"], []])
+def test_internal_commands_are_never_named(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run_main(argv)
+    printed = "".join(capsys.readouterr())
+    assert not re.search(r"\b(worker|gateway)\b", printed), printed
+
+
+def run_main(argv: list[str]) -> object:
+    try:
+        return main(argv)
+    except SystemExit as error:
+        return error.code
+
+
+@pytest.mark.parametrize("command", PUBLIC)
 def test_every_public_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
