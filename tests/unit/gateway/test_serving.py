@@ -977,8 +977,8 @@ def test_metrics_tell_what_happened(start_gateway: StartGateway, tokenization: T
     worker = gateway.start_worker(script=says(tokenization, "one two", num_cached_tokens=2))
     worker.figures = wire.WorkerStatistics(
         num_running=2, num_waiting=1, num_preemptions=3, num_damaged=1, blocks_free=10, blocks_held=5,
-        blocks_quarantined=1, blocks_total=16, cached_prompt_tokens=100, prompt_tokens=200, output_tokens=300, draft=counts, steps=7,
-        step_seconds_total=1.5,
+        blocks_quarantined=1, blocks_total=16, cached_prompt_tokens=100, prompt_tokens=200, output_tokens=300,
+        draft=counts, steps=7, step_seconds_total=1.5,
     )  # fmt: skip
     gateway.client.post(CHAT, json={"messages": MESSAGES}).raise_for_status()
     gateway.client.post(CHAT, json={"messages": []})
