@@ -25,6 +25,8 @@ from lineclear.cli.chat_stream import (
     read_error,
     read_events,
 )
+from lineclear.cli.server_address import read_server_address
+from lineclear.config.resolve import definitions_by_name
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 API_KEY_VARIABLE = "LINECLEAR_API_KEY"
@@ -48,17 +50,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Chat until the person leaves."""
     console = Console(highlight=False)
-    key = arguments.api_key or os.environ.get(API_KEY_VARIABLE, "").partition(",")[0]
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(base_url=arguments.url, headers=headers, timeout=TIMEOUT) as client:
+    address = read_server_address(arguments.url)
+    with httpx.Client(base_url=address, headers=_headers(arguments.api_key), timeout=TIMEOUT) as client:
         model = _find_model(client)
-        console.print(f"[bold]{escape(model)}[/] at {escape(arguments.url)}. {HELP}")
+        console.print(f"[bold]{escape(model)}[/] at {escape(address)}. {HELP}")
         options = {
             name: value for name in ("temperature", "max_tokens") if (value := getattr(arguments, name)) is not None
         }
         conversation = Conversation(arguments.system)
         _converse(console, conversation, lambda: _ask(client, chat_body(model, conversation.messages, options)))
     return 0
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    """The headers that let us in; the first of the keys where the variable has several.
+
+    Raises:
+        ConfigError: No server has such a key.
+    """
+    key = api_key or os.environ.get(API_KEY_VARIABLE, "").partition(",")[0].strip()
+    if not key:
+        return {}
+    definitions_by_name()["api_key"].check([key])
+    return {"Authorization": f"Bearer {key}"}
 
 
 @dataclass
@@ -95,7 +109,7 @@ def _find_model(client: httpx.Client) -> str:
     """
     try:
         response = client.get("/v1/models")
-    except (httpx.TransportError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+    except httpx.TransportError as error:
         allowed = f"the address of a running server; `lineclear serve` starts one ({error})"
         raise ConfigError("url", str(client.base_url), allowed) from None
     if response.is_error:

@@ -119,6 +119,36 @@ def test_options_and_key_are_sent(run_chat: Callable[..., str]) -> None:
     assert body["messages"][0] == {"role": "system", "content": "s"}
 
 
+@pytest.mark.parametrize("url", ["http://server", "http://server/", "http://server/v1", "http://server/v1/"])
+def test_the_address_may_end_as_that_of_openais_clients(run_chat: Callable[..., str], url: str) -> None:
+    paths: list[str] = []
+
+    def record(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.path)
+        return respond(request)
+
+    assert "1 messages" in run_chat("hi", answer=record, arguments=("--url", url))
+    assert paths == ["/v1/models", "/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "127.0.0.1:8000/v1", "http://server:99999", "ftp://server"])
+def test_an_address_that_is_none_is_the_users_mistake(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "--url", url]) == 2
+    assert capsys.readouterr().err.startswith(f"lineclear: error: url: got '{url}', allowed: http://HOST:PORT")
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "two words", "line\nbreak"])
+def test_a_key_that_no_server_has_is_the_users_mistake(
+    key: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["chat", "--api-key", key]) == 2
+    monkeypatch.setenv("LINECLEAR_API_KEY", key)
+    assert main(["chat"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("api_key: got '(hidden)'") == 2
+    assert key not in errors
+
+
 def test_a_refused_question_is_taken_back(run_chat: Callable[..., str]) -> None:
     answers = iter([httpx.Response(429, json={"error": {"message": "the server is full"}})])
 
