@@ -13,8 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lineclear.base.errors import ConfigError, LineclearError
 from lineclear.cli.announcer import Announcer
-from lineclear.cli.child import GatewayStart, WorkerStart, begin_child
+from lineclear.cli.child import GatewayStart, WorkerStart, begin_child, reporting_failure
 from lineclear.cli.supervisor import Supervisor
 from lineclear.config.components import LinkConfig, ServeConfig, SupervisorConfig
 from lineclear.protocol.wire import ModelFacts
@@ -36,6 +37,9 @@ def gateway(behaviour: str) -> None:
     start, report = begin_child(GatewayStart)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit(0))
     signal.signal(signal.SIGUSR1, lambda *_: report(GatewayServing(0)))
+    if behaviour == "fail":
+        with reporting_failure(report):
+            raise ConfigError("port", 4242, "a port that is free")
     report(GatewayListening("127.0.0.1", start.config.gateway.port or 4242))
     report(GatewayServing(1))
     while True:
@@ -52,24 +56,29 @@ def worker(behaviour: str) -> None:
         report("hello")  # pyright: ignore[reportArgumentType]
         signal.pause()
     report(Loading("loading a model"))
+    while behaviour == "load":
+        report(Loading("still loading"))
     report(WorkerReady(FACTS, 0.0))
     signal.pause()
 
 
 def service() -> int:
-    supervisor = SupervisorConfig(max_restarts=2, restart_backoff_seconds=0.01, drain_seconds=3600.0)
+    limits = SupervisorConfig(max_restarts=2, restart_backoff_seconds=0.01, drain_seconds=3600.0)
     link = LinkConfig(heartbeat_seconds=0.01, peer_timeout_seconds=0.1)
-    config = ServeConfig(supervisor=supervisor, link=link)
+    config = ServeConfig(supervisor=limits, link=link)
     config = dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, port=0))
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(
-            Supervisor(
-                config,
-                Announcer(config, Console()),
-                f"unix:{Path(folder) / 'control'}",
-                program=(sys.executable, __file__),
-            ).run()
+        supervisor = Supervisor(
+            config,
+            Announcer(config, Console()),
+            f"unix:{Path(folder) / 'control'}",
+            program=(sys.executable, __file__),
         )
+        try:
+            return asyncio.run(supervisor.run())
+        except LineclearError as error:
+            print(f"lineclear: error: {error}", file=sys.stderr)
+            return 2
 
 
 if __name__ == "__main__":

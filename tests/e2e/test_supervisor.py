@@ -113,6 +113,14 @@ def test_a_users_mistake_is_not_repeated() -> None:
         assert "starting life" not in program.text
 
 
+def test_the_error_is_the_last_word_although_the_other_process_still_loads() -> None:
+    with service(gateway="fail", worker="load") as program:
+        assert program.wait() == 2
+    assert program.output[-1] == "lineclear: error: port: got 4242, allowed: a port that is free\n"
+    assert program.text.count("error") == 1
+    assert "starting life" not in program.text
+
+
 def test_a_process_that_reports_nonsense_is_replaced() -> None:
     with service(worker="babble") as program:
         program.wait_for(r"worker: died \(killed by SIGKILL\); starting life 2")

@@ -5,38 +5,60 @@ for the line `lineclear ready on URL`.
 """
 
 import json
+from collections.abc import Sequence
 from typing import assert_never
 
 from rich.console import Console
 from rich.markup import escape
 
 from lineclear import __version__
+from lineclear.cli.checkpoint_facts import COMPLETE, CheckpointFacts
 from lineclear.config.components import ServeConfig
-from lineclear.transport.reports import GatewayListening, GatewayServing, Loading, Report, WorkerReady
+from lineclear.transport.reports import Failed, GatewayListening, GatewayServing, Loading, Report, WorkerReady
 
 
 class Announcer:
     """Turns reports and endings into lines on a terminal, and says when the service is ready.
 
-    The service is ready when the gateway listens and has a worker; it says so again after it was not.
+    The service is ready when the gateway listens and has a worker; it says so again after it was not. Once the service
+    is given up, nothing is said of processes that do not know that yet: the error is the last word.
+
+    Args:
+        config: what is served.
+        console: where it is said.
+        facts: what the checkpoint has, for the example.
+        notices: what was decided for the user, one line each.
     """
 
-    def __init__(self, config: ServeConfig, console: Console) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        console: Console,
+        facts: CheckpointFacts = COMPLETE,
+        notices: Sequence[str] = (),
+    ) -> None:
         self._config = config
         self._console = console
+        self._facts = facts
+        self._notices = notices
         self._listening: GatewayListening | None = None
         self._worker: WorkerReady | None = None
         self._num_workers = 0
         self._is_ready = False
+        self._is_given_up = False
 
     def on_start(self) -> None:
         """The processes are being started."""
         engine, name = self._config.engine, self._config.gateway.served_model_name
         place = f"{self._config.source.model} on {engine.device} in {engine.dtype}"
         self._say(f"lineclear {__version__}: {name} from {place}")
+        for notice in self._notices:
+            self._say(notice)
 
     def on_report(self, name: str, report: Report) -> None:
         """A process reported."""
+        if self._is_given_up:
+            return
         match report:
             case Loading():
                 self._say(f"{name}: {report.stage}")
@@ -47,6 +69,8 @@ class Announcer:
                 self._listening = report
             case GatewayServing(num_workers=num_workers):
                 self._num_workers = num_workers
+            case Failed():
+                self._is_given_up = True
             case _:
                 assert_never(report)
         self._announce_readiness()
@@ -69,6 +93,7 @@ class Announcer:
 
     def on_crash_loop(self, name: str, ending: str, num_restarts: int) -> None:
         """A process keeps dying."""
+        self._is_given_up = True
         self._say(f"{name}: died ({ending}) after {num_restarts} restarts in a row; giving up", style="red")
 
     def on_drain(self) -> None:
@@ -78,7 +103,8 @@ class Announcer:
 
     def on_stop(self) -> None:
         """Everything has ended."""
-        self._say("lineclear stopped")
+        if not self._is_given_up:
+            self._say("lineclear stopped")
 
     def _announce_readiness(self) -> None:
         if self._is_ready or self._listening is None or self._worker is None or not self._num_workers:
@@ -91,7 +117,17 @@ class Announcer:
             f"  model {model.name}, KV cache {model.num_blocks * model.block_size:,} tokens, "
             f"up to {model.max_model_len:,} tokens a request, {model.draft_tokens} draft tokens"
         )
-        self._say(f"  try: {_example(url, model.name, needs_key=bool(self._config.gateway.api_key))}")
+        self._say(f"  try: {self._example(url, model.name)}")
+
+    def _example(self, url: str, model: str) -> str:
+        """A command that this model answers."""
+        if self._facts.has_chat_template:
+            path, prompt = "chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}
+        else:
+            path, prompt = "completions", {"prompt": "Hello"}
+        body = json.dumps({"model": model, **prompt})
+        key = ' -H "Authorization: Bearer $KEY"' if self._config.gateway.api_key else ""
+        return f"curl {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{body}'"
 
     def _say(self, text: str, style: str | None = None) -> None:
         self._console.print(escape(text), style=style, highlight=False, soft_wrap=True)
@@ -100,9 +136,3 @@ class Announcer:
 def _authority(listening: GatewayListening) -> str:
     host = "127.0.0.1" if listening.host == "0.0.0.0" else listening.host  # noqa: S104 - compared, not bound
     return f"[{host}]:{listening.port}" if ":" in host else f"{host}:{listening.port}"
-
-
-def _example(url: str, model: str, *, needs_key: bool) -> str:
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]})
-    key = ' -H "Authorization: Bearer $KEY"' if needs_key else ""
-    return f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d '{body}'"

@@ -10,14 +10,16 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 
-from lineclear.base.errors import PeerError
-from lineclear.cli.exit_codes import EXIT_ORPHANED
+from lineclear.base.errors import LineclearError, PeerError
+from lineclear.cli.exit_codes import EXIT_ORPHANED, EXIT_USER_ERROR
 from lineclear.config.components import ServeConfig
-from lineclear.transport.reports import Report, ReportSink, encode_report
+from lineclear.transport.reports import Failed, Report, ReportSink, encode_report
 
 PR_SET_PDEATHSIG = 1
 """Linux: `prctl` option for the signal that a process gets when its parent ends."""
@@ -60,6 +62,16 @@ def begin_child(start_type: type[StartT]) -> tuple[StartT, ReportSink]:
         level=start.config.supervisor.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     return start, _report_sink()
+
+
+@contextmanager
+def reporting_failure(report: ReportSink) -> Generator[None]:
+    """Report an error that a restart would repeat, and exit: the supervisor says it, as its last word."""
+    try:
+        yield
+    except LineclearError as error:
+        report(Failed(str(error)))
+        sys.exit(EXIT_USER_ERROR)
 
 
 def _read_start(start_type: type[StartT]) -> StartT:

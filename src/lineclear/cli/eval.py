@@ -1,11 +1,12 @@
 """`lineclear eval`: the bundled model's figures on held-out data, through the serving engine."""
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
-from lineclear.cli.serve import locate_model
+from lineclear.cli.serve import fit_checkpoint
 from lineclear.evaluation.bundled import BundledEvaluation, EvaluationSize
 from lineclear.evaluation.figures import Figure, write_figures
 
@@ -25,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print each figure as it is known."""
-    config = locate_model(resolve_arguments(arguments).config)
+    fitted = fit_checkpoint(resolve_arguments(arguments))
+    config = fitted.config
+    for notice in fitted.notices:
+        print(notice, file=sys.stderr)
     size = replace(EvaluationSize(), num_edit_tasks=arguments.edit_tasks, num_code_prompts=arguments.code_prompts)
     figures: list[Figure] = []
     for figure in BundledEvaluation(Path(config.source.model), config.engine, size).run():

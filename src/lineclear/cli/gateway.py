@@ -2,7 +2,7 @@
 
 import argparse
 
-from lineclear.cli.child import GatewayStart, begin_child
+from lineclear.cli.child import GatewayStart, begin_child, reporting_failure
 from lineclear.gateway.process import run_gateway
 
 
@@ -13,4 +13,5 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 def run(_arguments: argparse.Namespace) -> int:
     """Serve HTTP until told to drain."""
     start, report = begin_child(GatewayStart)
-    return run_gateway(start.config, control_endpoint=start.control_endpoint, report=report)
+    with reporting_failure(report):
+        return run_gateway(start.config, control_endpoint=start.control_endpoint, report=report)

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import dataclasses
-import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -11,10 +11,15 @@ from rich.console import Console
 from lineclear.base.errors import ConfigError
 from lineclear.bundled import CHECKPOINTS, checkpoint_path
 from lineclear.cli.announcer import Announcer
+from lineclear.cli.checkpoint_facts import CheckpointFacts, read_checkpoint_facts
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
+from lineclear.cli.run_folder import run_folder
 from lineclear.cli.supervisor import Supervisor
 from lineclear.config.components import ModelSource, ServeConfig
+from lineclear.config.resolve import Resolved, Source
 from lineclear.transport.endpoint import UnixEndpoint
+
+NO_DRAFT_LAYER = "drafting is off: the checkpoint has no draft layer"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,10 +29,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
-    config = locate_model(resolve_arguments(arguments).config)
-    with tempfile.TemporaryDirectory(prefix="lineclear-") as folder:  # mode 0700: only this user's workers connect
-        endpoint = UnixEndpoint(str(Path(folder) / "control"))
-        return asyncio.run(_supervise(config, str(endpoint)))
+    fitted = fit_checkpoint(resolve_arguments(arguments))
+    with run_folder() as folder:
+        endpoint = UnixEndpoint(str(folder / "control"))
+        return asyncio.run(_supervise(fitted, str(endpoint)))
+
+
+@dataclass(frozen=True)
+class FittedConfig:
+    """A configuration whose checkpoint was found, and what was decided for the user, one line each."""
+
+    config: ServeConfig
+    facts: CheckpointFacts
+    notices: tuple[str, ...]
+
+
+def fit_checkpoint(resolved: Resolved) -> FittedConfig:
+    """Find the model, and turn drafting off where the checkpoint has no draft layer and nobody asked for drafts.
+
+    Raises:
+        ConfigError: There is no such model.
+    """
+    config = locate_model(resolved.config)
+    facts = read_checkpoint_facts(Path(config.source.model))
+    is_default = resolved.origins["draft_tokens"].source is Source.DEFAULT
+    if facts.has_draft_layer or not is_default or not config.engine.draft_tokens:
+        return FittedConfig(config, facts, ())
+    engine = dataclasses.replace(config.engine, draft_tokens=0)
+    return FittedConfig(dataclasses.replace(config, engine=engine), facts, (NO_DRAFT_LAYER,))
 
 
 def locate_model(config: ServeConfig) -> ServeConfig:
@@ -49,5 +78,6 @@ def locate_model(config: ServeConfig) -> ServeConfig:
     )
 
 
-async def _supervise(config: ServeConfig, control_endpoint: str) -> int:
-    return await Supervisor(config, Announcer(config, Console()), control_endpoint).run()
+async def _supervise(fitted: FittedConfig, control_endpoint: str) -> int:
+    announcer = Announcer(fitted.config, Console(), fitted.facts, fitted.notices)
+    return await Supervisor(fitted.config, announcer, control_endpoint).run()

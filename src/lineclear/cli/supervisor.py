@@ -18,6 +18,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from lineclear.base.errors import LineclearError
 from lineclear.cli.announcer import Announcer
 from lineclear.cli.child import GatewayStart, WorkerStart
 from lineclear.cli.child_process import ChildProcess, describe_exit
@@ -25,7 +26,7 @@ from lineclear.cli.exit_codes import EXIT_CRASH_LOOP, EXIT_INTERRUPTED, EXIT_USE
 from lineclear.cli.restarts import RestartPolicy
 from lineclear.cli.worker_watch import WorkerWatch
 from lineclear.config.components import ServeConfig
-from lineclear.transport.reports import GatewayListening, Report
+from lineclear.transport.reports import Failed, GatewayListening, Report
 
 GATEWAY = "gateway"
 WORKER = "worker"
@@ -57,9 +58,14 @@ class Supervisor:
         self._worker_watch = WorkerWatch(config.link.peer_timeout_seconds, self._end_stuck_worker)
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
+        self._failure: str | None = None
 
     async def run(self) -> int:
-        """Run until a stop signal, or until a process cannot be kept alive; return the exit code."""
+        """Run until a stop signal, or until a process cannot be kept alive; return the exit code.
+
+        Raises:
+            LineclearError: A process failed for a reason that a restart would repeat, in its own words.
+        """
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_stop_signal)
@@ -70,6 +76,8 @@ class Supervisor:
         finally:
             await self._end_all(keepers)
         self._announcer.on_stop()
+        if self._failure is not None:
+            raise LineclearError(self._failure)
         return code
 
     def _on_stop_signal(self) -> None:
@@ -112,6 +120,8 @@ class Supervisor:
         if isinstance(report, GatewayListening):  # its next life must be found at the same place
             gateway = dataclasses.replace(self._config.gateway, port=report.port)
             self._config = dataclasses.replace(self._config, gateway=gateway)
+        if isinstance(report, Failed):
+            self._failure = self._failure or report.message
         self._announcer.on_report(name, report)
         self._worker_watch.on_report(report)
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from lineclear.cli.child import WorkerStart, begin_child
+from lineclear.cli.child import WorkerStart, begin_child, reporting_failure
 from lineclear.worker.process import run_worker
 
 
@@ -13,11 +13,12 @@ def add_arguments(_parser: argparse.ArgumentParser) -> None:
 def run(_arguments: argparse.Namespace) -> int:
     """Load the model and serve the gateway."""
     start, report = begin_child(WorkerStart)
-    run_worker(
-        start.config,
-        control_endpoint=start.control_endpoint,
-        worker_id=start.worker_id,
-        life=start.life,
-        report=report,
-    )
+    with reporting_failure(report):
+        run_worker(
+            start.config,
+            control_endpoint=start.control_endpoint,
+            worker_id=start.worker_id,
+            life=start.life,
+            report=report,
+        )
     return 0

@@ -35,7 +35,13 @@ class GatewayServing(msgspec.Struct, frozen=True, tag=True):
     num_workers: int
 
 
-Report: TypeAlias = Loading | WorkerReady | GatewayListening | GatewayServing
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The process ends for a reason that the next one of its kind would end for too; its last report."""
+
+    message: str
+
+
+Report: TypeAlias = Loading | WorkerReady | GatewayListening | GatewayServing | Failed
 ReportSink: TypeAlias = Callable[[Report], None]
 
 _encoder = msgspec.json.Encoder()

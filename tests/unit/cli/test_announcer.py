@@ -5,8 +5,9 @@ import pytest
 from rich.console import Console
 
 from lineclear.cli.announcer import Announcer
+from lineclear.cli.checkpoint_facts import COMPLETE, CheckpointFacts
 from lineclear.config.components import GatewayConfig, ServeConfig
-from lineclear.transport.reports import GatewayListening, GatewayServing, Loading, Report, WorkerReady
+from lineclear.transport.reports import Failed, GatewayListening, GatewayServing, Loading, Report, WorkerReady
 from tests.unit.transport.model_facts import FACTS
 
 READY: list[tuple[str, Report]] = [
@@ -16,13 +17,13 @@ READY: list[tuple[str, Report]] = [
 ]
 
 
-def announcer(config: ServeConfig | None = None) -> tuple[Announcer, io.StringIO]:
+def announcer(config: ServeConfig | None = None, facts: CheckpointFacts = COMPLETE) -> tuple[Announcer, io.StringIO]:
     output = io.StringIO()
-    return Announcer(config or ServeConfig(), Console(file=output)), output
+    return Announcer(config or ServeConfig(), Console(file=output), facts), output
 
 
-def announce(*reports: tuple[str, Report], config: ServeConfig | None = None) -> str:
-    each, output = announcer(config)
+def announce(*reports: tuple[str, Report], config: ServeConfig | None = None, facts: CheckpointFacts = COMPLETE) -> str:
+    each, output = announcer(config, facts)
     for name, report in reports:
         each.on_report(name, report)
     return output.getvalue()
@@ -45,6 +46,13 @@ def test_the_example_is_one_line_that_can_be_pasted() -> None:
     (line,) = (line for line in printed.splitlines() if "curl" in line)
     assert line.endswith("""-d '{"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}'""")
     assert "Authorization" not in line
+
+
+def test_the_example_of_a_model_without_chat_template_is_a_completion() -> None:
+    printed = announce(*READY, facts=CheckpointFacts(has_chat_template=False))
+    (line,) = (line for line in printed.splitlines() if "curl" in line)
+    assert "/v1/completions " in line
+    assert line.endswith("""-d '{"model": "tiny", "prompt": "Hello"}'""")
 
 
 def test_the_example_has_a_key_where_one_is_needed() -> None:
@@ -78,3 +86,34 @@ def test_ready_is_said_again_after_a_loss(name: str, missing: int) -> None:
 
 def test_progress_is_plain_lines() -> None:
     assert announce(("worker", Loading("reading [weights]"))) == "worker: reading [weights]\n"
+
+
+def test_progress_counts_as_the_worker_reports_it() -> None:
+    stages = [("worker", Loading(f"loading weights {done}/3")) for done in (1, 2, 3)]
+    assert announce(*stages).splitlines() == [f"worker: loading weights {done}/3" for done in (1, 2, 3)]
+
+
+def test_notices_follow_the_first_line() -> None:
+    output = io.StringIO()
+    Announcer(ServeConfig(), Console(file=output), notices=("drafting is off",)).on_start()
+    assert output.getvalue().splitlines()[1:] == ["drafting is off"]
+
+
+@pytest.mark.parametrize("report", [Loading("loading"), READY[1][1], Failed("me too")])
+def test_after_a_failure_nothing_more_is_said(report: Report) -> None:
+    each, output = announcer()
+    for role, ready in (READY[0], READY[2]):
+        each.on_report(role, ready)
+    each.on_report("gateway", Failed("the port is in use"))
+    each.on_report("worker", report)
+    each.on_stop()
+    assert not output.getvalue()
+
+
+def test_after_a_crash_loop_nothing_more_is_said() -> None:
+    each, output = announcer()
+    each.on_crash_loop("gateway", "exit code 1", 5)
+    each.on_report("worker", Loading("loading"))
+    each.on_stop()
+    assert output.getvalue().splitlines()[1:] == []
+    assert "giving up" in output.getvalue()

@@ -1,0 +1,58 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from lineclear.base.errors import ConfigError
+from lineclear.cli.serve import NO_DRAFT_LAYER, fit_checkpoint
+from lineclear.config.resolve import ConfigFile, resolve
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Without draft layer and chat template."""
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"num_nextn_predict_layers": 0}))
+    return directory
+
+
+def test_drafting_is_turned_off_where_the_checkpoint_has_no_draft_layer(checkpoint: Path) -> None:
+    fitted = fit_checkpoint(resolve({"model": str(checkpoint)}, None, {}))
+    assert fitted.config.engine.draft_tokens == 0
+    assert fitted.notices == (NO_DRAFT_LAYER,)
+    assert not fitted.facts.has_chat_template
+
+
+@pytest.mark.parametrize("source", ["flag", "variable", "file"])
+@pytest.mark.parametrize("draft_tokens", [3, 1])
+def test_drafts_that_were_asked_for_are_left_to_be_refused(checkpoint: Path, source: str, draft_tokens: int) -> None:
+    flags = {"model": str(checkpoint)} | ({"draft_tokens": str(draft_tokens)} if source == "flag" else {})
+    file = ConfigFile("f", {"draft_tokens": draft_tokens}) if source == "file" else None
+    environment = {"LINECLEAR_DRAFT_TOKENS": str(draft_tokens)} if source == "variable" else {}
+    fitted = fit_checkpoint(resolve(flags, file, environment))
+    assert fitted.config.engine.draft_tokens == draft_tokens
+    assert not fitted.notices
+
+
+def test_who_wants_no_drafts_is_not_told(checkpoint: Path) -> None:
+    assert not fit_checkpoint(resolve({"model": str(checkpoint), "draft_tokens": "0"}, None, {})).notices
+
+
+def test_the_bundled_model_drafts() -> None:
+    fitted = fit_checkpoint(resolve({}, None, {}))
+    assert fitted.config.engine.draft_tokens == 3
+    assert not fitted.notices
+    assert fitted.config.gateway.served_model_name == "lineclear-tiny"
+
+
+def test_a_model_is_called_by_its_directory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkpoint)
+    fitted = fit_checkpoint(resolve({"model": "."}, None, {}))
+    assert fitted.config.source.model == str(checkpoint)
+    assert fitted.config.gateway.served_model_name == "mine"
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="lineclear-tiny"):
+        fit_checkpoint(resolve({"model": str(tmp_path)}, None, {}))
