@@ -4,16 +4,20 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpx
 import pytest
+from safetensors.torch import load_file, save_file
 
+from lineclear.bundled import checkpoint_path
 from tests.e2e.processes import PATIENCE_SECONDS, Program, children_by_command, descendants, running, wait_for_end
 
 pytestmark = [
@@ -65,7 +69,7 @@ def test_a_person_can_follow_what_is_printed() -> None:
 def test_chat_in_the_terminal() -> None:
     with serving("--api-key", "secret") as (program, client):
         chat = subprocess.run(
-            [sys.executable, "-m", "lineclear", "chat", "--url", str(client.base_url), "--max-tokens", "8"],
+            [sys.executable, "-m", "lineclear", "chat", "--url", str(client.base_url.join("/v1")), "--max-tokens", "8"],
             input="hello\nagain\n/exit\n",
             env={**os.environ, "LINECLEAR_API_KEY": "secret"},
             capture_output=True,
@@ -213,19 +217,65 @@ def test_nothing_outlives_a_supervisor_killed_while_the_processes_start() -> Non
             wait_for_end(pid)
 
 
+@pytest.fixture(scope="module")
+def bare_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model without its draft layer and its chat template."""
+    directory = tmp_path_factory.mktemp("checkpoints") / "bare"
+    shutil.copytree(checkpoint_path(), directory)
+    (directory / "chat_template.jinja").unlink()
+    config = json.loads((directory / "config.json").read_text())
+    draft_layer = f"model.layers.{config['num_hidden_layers']}."
+    (directory / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 0}))
+    tensors = load_file(directory / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(draft_layer)}
+    save_file(kept, directory / "model.safetensors")
+    return directory
+
+
+def test_a_checkpoint_without_draft_layer_and_template_is_served_as_it_is(bare_checkpoint: Path) -> None:
+    with serving("--model", str(bare_checkpoint)) as (program, _):
+        command = program.wait_for(r"try: (curl .*)")[1]
+        run = subprocess.run([*shlex.split(command), "--silent", "--fail"], capture_output=True, check=True)
+        assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0
+        assert "drafting is off: the checkpoint has no draft layer\n" in program.output
+        assert "0 draft tokens" in program.text
+        stop(program)
+
+
+def test_drafts_that_were_asked_for_are_refused_without_a_draft_layer(bare_checkpoint: Path) -> None:
+    command = ["-m", "lineclear", "serve", "--port", "0", "--model", str(bare_checkpoint), "--draft-tokens", "3"]
+    with running(command) as program:
+        assert program.wait() == 2
+    assert program.output[-1].startswith("lineclear: error: draft_tokens: got 3, allowed: 0")
+
+
+def test_the_folder_of_a_killed_service_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    command = ["-m", "lineclear", "serve", "--port", "0"]
+    environment = {"TMPDIR": str(tmp_path)}
+    with running(command, environment) as program:
+        program.wait_for("lineclear-tiny from")
+        program.signal(signal.SIGKILL)
+        program.wait()
+    (abandoned,) = tmp_path.glob("lineclear-*")
+    with running(command, environment) as program:
+        program.wait_for("lineclear-tiny from")
+        assert not abandoned.exists()
+        assert len(list(tmp_path.glob("lineclear-*"))) == 1
+
+
 def test_a_port_in_use_is_a_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with running(["-m", "lineclear", "serve", "--port", str(port)]) as program:
             assert program.wait() == 2
-    assert "lineclear: error:" in program.text
-    assert f"127.0.0.1:{port}" in program.text
-    assert "in use" in program.text
+    assert program.output[-1].startswith("lineclear: error:")
+    assert f"127.0.0.1:{port}" in program.output[-1]
+    assert "in use" in program.output[-1]
     assert "Traceback" not in program.text
 
 
 def test_settings_that_the_model_cannot_meet_are_a_clear_error() -> None:
     with running(["-m", "lineclear", "serve", "--port", "0", "--max-model-len", "99999999"]) as program:
         assert program.wait() == 2
-    assert "lineclear: error: max_model_len: got 99999999" in program.text
+    assert program.output[-1].startswith("lineclear: error: max_model_len: got 99999999")
     assert "Traceback" not in program.text
