@@ -7,13 +7,14 @@ and the load tests all draw from here. Pure Python; the same arguments give the 
 Kinds and their shares are in `KIND_SHARES`. Seeds below `HELD_OUT_FIRST_SEED` are for training; seeds from it on are
 held out. A prompt shows the file indented, so that a line's start in the instruction differs from the one in the file;
 answers are not indented. Files are built so that copying is well determined: no two names of a file share a word,
-(almost) no run of three pieces is followed by two different pieces, and every line ends with a new name.
+(almost) no run of three pieces is followed by two different pieces, nor a word with the mark after it, and every line
+ends with a new name. An edit is shown as its lines read afterwards, with a neighbour on either side.
 """
 
 import json
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,23 +226,27 @@ def _make_file(rng: random.Random, names: _Names, num_tokens: int) -> list[str]:
     return lines
 
 
-def _followers(pieces: tuple[str, ...]) -> dict[tuple[str, ...], str]:
-    """Every run of `_RUN_LEN` pieces and the piece after it."""
-    return {pieces[idx : idx + _RUN_LEN]: pieces[idx + _RUN_LEN] for idx in range(len(pieces) - _RUN_LEN)}
+def _followers(pieces: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every run of `_RUN_LEN` pieces, and every word with the mark after it, with the piece that follows."""
+    for idx in range(len(pieces) - _RUN_LEN):
+        run, follower = pieces[idx : idx + _RUN_LEN], pieces[idx + _RUN_LEN]
+        yield run, follower
+        if run[-2].isalpha() and not run[-1].isalnum() and not run[-1].isspace():
+            yield run[-2:], follower
 
 
 def _agrees(runs: dict[tuple[str, ...], str], pieces: tuple[str, ...]) -> bool:
     """Whether no run in `pieces` is followed by something else than before."""
-    return all(runs.get(run, piece) == piece for run, piece in _followers(pieces).items())
+    return all(runs.get(run, piece) == piece for run, piece in _followers(pieces))
 
 
 def _python_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
-    """A source of lines of labelled groups of Python-like statements."""
+    """A source of lines of marked groups of Python-like statements."""
     known = [names.fresh() for _ in range(3)]
     left = 0
 
     def old() -> str:
-        return rng.choice(known[-12:])
+        return rng.choice(known[-12:-1])
 
     def new() -> str:
         known.append(names.fresh())
@@ -251,14 +256,14 @@ def _python_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
         nonlocal left
         if left == 0:
             left = rng.randint(3, 7)
-            return f"{new()}:"
+            return f"@{new()}"
         left -= 1
         forms = (
-            lambda: f"{new()} = {old()}({new()})",
+            lambda: f"{new()} = {old()} + {new()}",
             lambda: f"{new()} = {old()}.{new()}",
-            lambda: f"{new()} = [{old()}, {new()}]",
-            lambda: f'{new()} = "{new()}/{new()}"',
-            lambda: f"{new()}({old()}, {new()})",
+            lambda: f"{new()} = {old()}, {new()}",
+            lambda: f"{new()} = {new()} / {new()}",
+            lambda: f"{new()} += {old()}, {new()}",
             lambda: f"{old()}.{new()} = {new()}",
         )
         return rng.choice(forms)()
@@ -282,14 +287,14 @@ def _config_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
 
 
 def _yaml_lines(rng: random.Random, names: _Names) -> Callable[[], str]:
-    """A source of lines of labelled groups of YAML-like settings."""
+    """A source of lines of marked groups of YAML-like settings."""
     left = 0
 
     def next_line() -> str:
         nonlocal left
         if left == 0:
             left = rng.randint(2, 6)
-            return f"{names.fresh()}:"
+            return f"#{names.fresh()}"
         left -= 1
         return f"{names.fresh()}: {_value(rng, names)}"
 
@@ -303,9 +308,9 @@ def _value(rng: random.Random, names: _Names) -> str:
     if roll == 1:
         return f"/{names.fresh()}/{names.fresh()}"
     if roll == 2:
-        return f'"{names.fresh()} {names.word()}"'
+        return f"{names.fresh()}.{names.word()}"
     if roll == 3:
-        return f"[{names.word()}, {names.fresh()}]"
+        return f"{names.word()}, {names.fresh()}"
     return names.fresh()
 
 
@@ -321,13 +326,15 @@ def _rename(rng: random.Random, names: _Names, lines: list[str]) -> _Edit:
     twice = [name for name in eligible if counts[name] == 2]
     old = rng.choice(twice or eligible)
     new = names.word()
+    result = re.sub(rf"\b{old}\b", new, text).split("\n")
+    changed = [place for place, line in enumerate(lines) if line != result[place]]
     what = rng.choice(("Rename", "Replace the name", "Change"))
-    return _Edit(f"{what} {old} -> {new}.", re.sub(rf"\b{old}\b", new, text).split("\n"))
+    return _Edit(_becomes(rng, f"{what} {old} -> {new}", *_parts(result, changed)), result)
 
 
 def _insert(rng: random.Random, names: _Names, lines: list[str]) -> _Edit:
     place = rng.randrange(1, len(lines) - 1)
-    form = rng.choice(("{0} = {1}({2})", "{0}.{1} = {2}", "{0} = [{1}, {2}]"))
+    form = rng.choice(("{0} = {1} + {2}", "{0}.{1} = {2}", "{0} = {1}, {2}"))
     new = form.format(names.fresh(), names.fresh(), names.fresh())
     result = [*lines[:place], new, *lines[place:]]
     return _Edit(_becomes(rng, "Insert a line", result[place - 1 : place + 2]), result)
@@ -348,10 +355,21 @@ def _reorder(rng: random.Random, _names: _Names, lines: list[str]) -> _Edit:
     return _Edit(_becomes(rng, "Swap two lines", result[place - 1 : place + 3]), result)
 
 
-def _becomes(rng: random.Random, what: str, lines: Sequence[str]) -> str:
-    """The instruction that shows how a part of the file reads after the edit."""
+def _parts(lines: Sequence[str], places: Sequence[int]) -> list[Sequence[str]]:
+    """The lines at `places`, each with its neighbours; parts that touch or overlap are one."""
+    spans: list[tuple[int, int]] = []
+    for place in places:
+        start, end = max(place - 1, 0), min(place + 2, len(lines))
+        if spans and start <= spans[-1][1]:
+            start = spans.pop()[0]
+        spans.append((start, end))
+    return [lines[start:end] for start, end in spans]
+
+
+def _becomes(rng: random.Random, what: str, *parts: Sequence[str]) -> str:
+    """The instruction that shows how parts of the file read after the edit."""
     how = rng.choice(("so that this part reads", "so that this part becomes", "to get"))
-    return f"{what} {how}:\n```\n" + "\n".join(lines) + " ...\n```"
+    return f"{what} {how}:\n```\n" + "\n".join("\n".join(part) + " ..." for part in parts) + "\n```"
 
 
 _EDITS: dict[str, Callable[[random.Random, _Names, list[str]], _Edit]] = {
@@ -395,10 +413,12 @@ def _build_tool_read(rng: random.Random, kind: str, seed: int, target: int) -> E
 
 def _build_lookup(rng: random.Random, kind: str, seed: int, target: int) -> EditTask:
     names = _Names(rng)
+    settings = [f"{names.fresh()} = {_value(rng, names)}" for _ in range(max(target // 60, 2))]
     lines = _make_file(rng, names, target - 60)
-    for place in range(0, len(lines), 3):
-        lines[place] = f"{names.fresh()} = {_value(rng, names)}"
-    line = lines[rng.randrange(0, len(lines), 3)]
+    places = rng.sample(range(len(lines)), min(len(settings), len(lines)))
+    for place, setting in zip(places, settings, strict=False):
+        lines[place] = setting
+    line = lines[places[0]]
     asked = line.split(" = ")[0]
     question = rng.choice((f"Give the line of {asked}.", f"Look up {asked}.", f"Show the setting {asked}."))
     messages = [*_system(rng), {"role": "user", "content": f"{_shown(_path(rng, names), lines)}\n{question}"}]

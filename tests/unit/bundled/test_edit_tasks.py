@@ -35,7 +35,7 @@ def test_the_same_arguments_give_the_same_task(kind: str) -> None:
 
 def test_tasks_do_not_change_between_versions() -> None:
     task = generate(HELD_OUT_FIRST_SEED, kind="lookup", target_tokens=150)
-    assert task.answer_text == "visit = parent"
+    assert task.answer_text == "check = commands"
 
 
 def test_kinds_are_drawn_by_share() -> None:
@@ -77,10 +77,13 @@ def test_tool_calls_pass_with_arguments_as_text_or_mapping() -> None:
 def test_edits_change_the_file_as_told(seed: int) -> None:
     rename = generate(seed, kind="rename", target_tokens=400)
     before, after = shown_file(rename), lines_of(rename.answer_text)
-    found = re.search(r"(\w+) -> (\w+)\.\n", rename.messages[-1]["content"])
+    found = re.search(r"(\w+) -> (\w+) ", rename.messages[-1]["content"])
     assert found is not None
     old, new = found.groups()
     assert after == [re.sub(rf"\b{old}\b", new, line) for line in before] != before
+    told = rename.messages[-1]["content"].split("```")[-2].strip("\n").removesuffix(" ...").replace(" ...\n", "\n")
+    changed = [line for line, was in zip(after, before, strict=True) if line != was]
+    assert set(changed) <= set(told.split("\n")) <= set(after)
 
     insert = generate(seed, kind="insert", target_tokens=400)
     assert len(lines_of(insert.answer_text)) == len(shown_file(insert)) + 1
