@@ -4,6 +4,9 @@ PYTHON  ?= python3
 BIN     := $(VENV)/bin
 ARGS    ?=
 
+# pip says what it fetches, and on a terminal how far it is; its own new releases are not news here.
+PIP_FLAGS := --disable-pip-version-check
+
 # Real traces and client recordings for tests; tests that need them are skipped by name where it is not set.
 LINECLEAR_DATA ?= $(if $(wildcard ../shared/data),$(abspath ../shared),)
 export LINECLEAR_DATA
@@ -32,14 +35,18 @@ train: $(VENV)/.dev  ## train lineclear-tiny again, from the Python standard lib
 	$(BIN)/python -m training.train $(ARGS)
 
 $(VENV)/.serve: pyproject.toml
+	@echo "Setting up $(VENV): torch and a dozen small libraries, 1 to 5 minutes the first time, as the network allows."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable .
-	touch $@
+	$(BIN)/pip install $(PIP_FLAGS) torch==2.13.0
+	$(BIN)/pip install $(PIP_FLAGS) --editable .
+	@touch $@
+	@echo "$(VENV) is ready to serve."
 
 $(VENV)/.dev: $(VENV)/.serve
-	$(BIN)/pip install --quiet --editable '.[test,check]'
-	touch $@
+	@echo "Adding to $(VENV) what tests and checks need: about a minute."
+	$(BIN)/pip install $(PIP_FLAGS) --editable '.[test,check]'
+	@touch $@
+	@echo "$(VENV) is ready to test."
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
