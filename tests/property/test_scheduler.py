@@ -21,6 +21,7 @@ def configs(draw: st.DrawFn) -> ScheduleConfig:
         max_waiting=draw(st.integers(2, 8)),
         max_model_len=draw(st.integers(6, 30)),
         draft_tokens=draw(st.integers(0, 3)),
+        double_cost_len=draw(st.sampled_from([1, 5, 100])),
         eos_token_ids=frozenset({EOS}),
     )
 

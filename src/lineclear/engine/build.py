@@ -13,6 +13,7 @@ from lineclear.engine.store import KvStore
 from lineclear.kv.pool import BlockPool
 from lineclear.kv.radix import RadixTree
 from lineclear.model.config import GlmConfig, load_config
+from lineclear.model.cost import double_cost_len
 from lineclear.model.glm import load_model
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.scheduler import Scheduler
@@ -47,6 +48,7 @@ def build_engine(config: EngineConfig, model_dir: Path) -> Engine:
         max_waiting=config.max_running + config.max_waiting,
         max_model_len=max_model_len,
         draft_tokens=config.draft_tokens,
+        double_cost_len=double_cost_len(model_config),
         eos_token_ids=frozenset(model_config.eos_token_ids),
     )
     scheduler = Scheduler(schedule, pool, RadixTree(pool, config.block_size, keeps=config.prefix_cache))

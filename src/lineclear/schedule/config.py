@@ -15,4 +15,6 @@ class ScheduleConfig:
     """Tokens of one sequence at most, outputs included."""
     draft_tokens: int
     """Drafts of one verify at most; 0 turns drafting off."""
+    double_cost_len: int
+    """Context at which a token costs twice what it costs without any."""
     eos_token_ids: frozenset[int]

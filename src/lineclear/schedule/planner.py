@@ -2,11 +2,11 @@
 
 The order of the choice:
 
-    1. Running sequences, oldest first: one token for a decode, a chunk for a prefill, which leaves room in the budget
-       for the decodes. Who finds no block preempts the youngest; the youngest itself stands still.
-    2. Drafts to verify and room to draft ahead, from what is left. Nobody is preempted for a draft.
-    3. Admissions, first come first served. Nobody is preempted for one. Those whose prefix is just being computed by
+    1. Admissions, first come first served. Nobody is preempted for one. Those whose prefix is just being computed by
        another let others pass; whoever lacks blocks does not.
+    2. Running sequences, oldest first: one token for a decode, a chunk for a prefill (see `shares`), which leaves room
+       in the budget for the decodes. Who finds no block preempts the youngest; the youngest itself stands still.
+    3. Drafts to verify and room to draft ahead, from what is left. Nobody is preempted for a draft.
 
 Invariants:
     1. The oldest running sequence is in every plan: it may preempt all others. The one exception is a worker whose
@@ -16,6 +16,9 @@ Invariants:
        each running sequence; so admissions do not feed preemptions.
 """
 
+from collections.abc import Collection
+
+from lineclear.base.ids import SequenceId
 from lineclear.kv.radix import PrefixNode, RadixTree
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.holdings import Holdings
@@ -23,6 +26,7 @@ from lineclear.schedule.plan import Chunk, Plan
 from lineclear.schedule.prefix_waits import PrefixWaits
 from lineclear.schedule.queues import Queues
 from lineclear.schedule.sequence import Sequence, SequenceState
+from lineclear.schedule.shares import Prefill, share_budget
 
 
 class _Pick:
@@ -62,11 +66,9 @@ class Planner:
         self._picks = []
         self._budget = self._config.max_batch_tokens
         self.stranded = []
+        self._admit_waiting(now)
         self._pick_running()
-        self._pick_drafts(self._picks)
-        num_running = len(self._picks)
-        self._pick_waiting(now)
-        self._pick_drafts(self._picks[num_running:])
+        self._pick_drafts()
         return self._make_plan()
 
     def forget(self, sequence: Sequence) -> None:
@@ -76,21 +78,34 @@ class Planner:
             self._refusal = None
 
     def _pick_running(self) -> None:
-        running = self._queues.running
-        reserved = sum(1 + len(sequence.draft_token_ids) for sequence in running if _is_decoding(sequence))
-        for sequence in tuple(running):
+        running = tuple(self._queues.running)
+        shares = self._share_budget(running)
+        for sequence in running:
             if sequence.state is not SequenceState.RUNNING:
                 continue  # an older one has just preempted it
             start = sequence.num_computed_tokens
-            num_wanted = sequence.num_tokens - start
-            if num_wanted == 1:
-                reserved -= 1
-            else:
-                least = 1 if sequence is running[0] else 0
-                num_wanted = min(num_wanted, max(self._budget - reserved, least))
-            num_wanted = min(num_wanted, self._budget)
+            num_wanted = min(shares.get(sequence.sequence_id, 1), self._budget)
             if num_wanted > 0:
                 self._pick(sequence, start, self._make_room(sequence, start + num_wanted))
+
+    def _share_budget(self, running: Collection[Sequence]) -> dict[SequenceId, int]:
+        """The tokens that each prefill gets beside the decodes and their drafts; the oldest sequence always gets one."""
+        prefills = [sequence for sequence in running if not _is_decoding(sequence)]
+        if not prefills:
+            return {}
+        is_oldest = prefills[0] is self._queues.running[0]
+        shares = share_budget(
+            max(self._budget - self._num_reserved(), 1 if is_oldest else 0),
+            [Prefill(each.num_tokens - each.num_computed_tokens, each.num_computed_tokens) for each in prefills],
+            max_batch_tokens=self._config.max_batch_tokens,
+            double_cost_len=self._config.double_cost_len,
+        )
+        return dict(zip((sequence.sequence_id for sequence in prefills), shares, strict=True))
+
+    def _num_reserved(self) -> int:
+        """Tokens of the budget that decodes and their drafts take before any prefill."""
+        decodes = filter(_is_decoding, self._queues.running)
+        return sum(1 + len(sequence.draft_token_ids) for sequence in decodes)
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> int:
         """Cover at least one more token of a running sequence, at the cost of the youngest; return how many it has."""
@@ -118,11 +133,11 @@ class Planner:
             self._picks.append(_Pick(sequence, start, end))
             self._budget -= end - start
 
-    def _pick_drafts(self, picks: list[_Pick]) -> None:
+    def _pick_drafts(self) -> None:
         draft_tokens = self._config.draft_tokens
         if draft_tokens == 0:
             return
-        for pick in picks:
+        for pick in self._picks:
             if pick.end == pick.sequence.num_tokens:
                 self._pick_drafts_of(pick, draft_tokens)
 
@@ -141,11 +156,16 @@ class Planner:
         pick.num_next_drafts = num_next
         self._budget -= num_drafts
 
-    def _pick_waiting(self, now: int) -> None:
+    def _admit_waiting(self, now: int) -> None:
+        """Admit while there is a token in the budget for each more; it may go to somebody else."""
         running, waiting = self._queues.running, self._queues.waiting
+        if not waiting:
+            return
+        num_spare = self._budget - self._num_reserved() - sum(not _is_decoding(sequence) for sequence in running)
+        num_spare = min(num_spare, self._config.max_running - len(running))
         knows_leaders = False
         for sequence in tuple(waiting):
-            if self._budget <= 0 or len(running) >= self._config.max_running:
+            if num_spare <= 0:
                 return
             if self._waits.is_waiting(sequence):
                 continue
@@ -158,15 +178,13 @@ class Planner:
                 continue
             if not self._try_admit(sequence, prefix):
                 return
+            num_spare -= 1
 
     def _try_admit(self, sequence: Sequence, prefix: PrefixNode) -> bool:
         if not self._try_claim(sequence, prefix):
             self._note_if_stranded(sequence, sequence.num_tokens)
             return False
         self._queues.admit(sequence)
-        start = sequence.num_computed_tokens
-        num_wanted = min(sequence.num_tokens - start, self._budget)
-        self._pick(sequence, start, self._holdings.extend_towards(sequence, start + num_wanted))
         self._waits.note_leader(sequence)
         return True
 

@@ -18,6 +18,7 @@ DEFAULTS = {
     "max_waiting": 8,
     "max_model_len": 100,
     "draft_tokens": 0,
+    "double_cost_len": 10**18,
     "eos_token_ids": frozenset({EOS}),
 }
 

@@ -47,6 +47,17 @@ def test_an_older_prefill_leaves_room_for_younger_decodes() -> None:
     assert desk.spans(desk.plan()) == [(1, 10, 11), (3, 4, 5), (2, 14, 24)]
 
 
+def test_a_short_prompt_is_soon_through_beside_long_ones() -> None:
+    desk = Desk(max_batch_tokens=8, num_blocks=64)
+    desk.add(range(1, 90), max_tokens=1)
+    desk.add(range(100, 190), max_tokens=1)
+    desk.step()
+    desk.step()
+    short = desk.add([40, 41, 42])
+    assert desk.spans(desk.plan()) == [(1, 8, 12), (2, 8, 9), (3, 0, 3)]
+    assert short.state is RUNNING
+
+
 def test_even_without_budget_for_all_the_oldest_goes_on() -> None:
     desk = Desk(max_batch_tokens=2, max_running=3)
     first = desk.add(range(10, 14))
