@@ -1,0 +1,99 @@
+"""`docs/http-api.md` against the code: the bodies' fields, and what a gateway does with each example in the tables."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+import pytest
+
+from lineclear.gateway.codecs.chat import ChatBody
+from lineclear.gateway.codecs.completions import CompletionBody
+from lineclear.protocol import wire
+from tests.unit.gateway.conftest import RunningGateway
+
+PAGE = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
+ROW = re.compile(r"\| `(?P<field>\w+)` \| `(?P<example>[^`]+)` \|", re.MULTILINE)
+REFUSED_ROW = re.compile(r"\| (?P<api>\w+) \| `(?P<field>\w+)` \| `(?P<example>[^`]+)` \|", re.MULTILINE)
+
+KINDS = {"chat": ChatBody, "completions": CompletionBody}
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+LEAST = {"chat": {"messages": [{"role": "user", "content": "hello"}]}, "completions": {"prompt": "hello"}}
+COMPANY = {
+    "min_tokens": {"max_tokens": 8},
+    "parallel_tool_calls": {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    "tool_choice": {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    "stream_options": {"stream": False},
+}
+"""What an example needs beside it to make sense."""
+
+
+class Example(NamedTuple):
+    """One row of a table."""
+
+    api: str
+    field: str
+    value: Any
+
+
+def section(heading: str) -> str:
+    (text,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return text
+
+
+def served(api: str) -> list[Example]:
+    text = section("Fields served by chat and completions") + section(f"Fields served by {api}")
+    return [Example(api, row["field"], json.loads(row["example"])) for row in ROW.finditer(text)]
+
+
+def refused() -> list[Example]:
+    rows = REFUSED_ROW.finditer(section("Refused"))
+    return [Example(row["api"], row["field"], json.loads(row["example"])) for row in rows]
+
+
+def ignored(api: str) -> list[Example]:
+    return [Example(api, row["field"], json.loads(row["example"])) for row in ROW.finditer(section("Ignored"))]
+
+
+@pytest.mark.parametrize("api", KINDS)
+def test_each_field_of_a_body_is_in_one_place_of_the_page(api: str) -> None:
+    fields = set(msgspec.structs.asdict(msgspec.convert(LEAST[api], KINDS[api])))
+    names = [example.field for example in served(api)]
+    assert len(names) == len(set(names))
+    only_refused = {example.field for example in refused() if example.api == api} - set(names)
+    assert set(names) | only_refused == fields
+    assert not fields & {example.field for example in ignored(api)}
+
+
+@pytest.fixture
+def gateway(start_gateway: Callable[..., RunningGateway]) -> RunningGateway:
+    gateway = start_gateway(served_model_name="lineclear-tiny")
+    gateway.start_worker(
+        script=lambda submitted: [wire.SequenceOutput(sequence_id=submitted.sequence_id, finish_reason="stop")]
+    )
+    return gateway
+
+
+@pytest.mark.parametrize("api", KINDS)
+def test_what_is_served_or_ignored_is_answered(api: str, gateway: RunningGateway) -> None:
+    examples = served(api) + ignored(api)
+    assert examples
+    refusals = [(example, answer.text) for example in examples if (answer := post(gateway, example)).is_error]
+    assert refusals == []
+
+
+def test_what_is_refused_is_refused_by_name(gateway: RunningGateway) -> None:
+    examples = refused()
+    assert examples
+    answers = [(example, post(gateway, example)) for example in examples]
+    assert [(answer.status_code, answer.json()["error"]["param"]) for _, answer in answers] == [
+        (400, example.field) for example in examples
+    ]
+
+
+def post(gateway: RunningGateway, example: Example) -> httpx.Response:
+    body = LEAST[example.api] | COMPANY.get(example.field, {}) | {example.field: example.value}
+    return gateway.client.post(PATHS[example.api], json=body)
