@@ -58,12 +58,13 @@ class PromptTooLongError(InvalidRequestError):
         num_tokens: tokens of the prompt.
         max_tokens: the longest prompt that is served.
         param: the field that holds the prompt.
+        is_floor: it may have more tokens than that.
     """
 
-    def __init__(self, num_tokens: int, max_tokens: int, param: str) -> None:
+    def __init__(self, num_tokens: int, max_tokens: int, param: str, *, is_floor: bool = False) -> None:
         # Coding agents recognise these words, and then shorten the conversation instead of giving up.
         message = (
-            f"prompt is too long: {num_tokens} tokens > {max_tokens} maximum. "
+            f"prompt is too long: {'at least ' if is_floor else ''}{num_tokens} tokens > {max_tokens} maximum. "
             f"This model's maximum context length is {max_tokens + 1} tokens, the answer included."
         )
         super().__init__(message, param, "context_length_exceeded")

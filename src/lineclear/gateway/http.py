@@ -6,7 +6,7 @@ completed.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Self
 
@@ -24,8 +24,8 @@ class ClientDisconnectedError(Exception):
     """The client left before its request was complete."""
 
 
-async def read_body(scope: Scope, receive: Receive, max_body_bytes: int) -> bytes:
-    """The whole body of a request.
+async def read_chunks(scope: Scope, receive: Receive, max_body_bytes: int) -> AsyncIterator[bytes]:
+    """The body of a request as it arrives.
 
     Raises:
         BodyTooLargeError: It has more bytes than are allowed.
@@ -39,19 +39,18 @@ async def read_body(scope: Scope, receive: Receive, max_body_bytes: int) -> byte
     announced = headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > max_body_bytes:
         raise _too_large(announced, max_body_bytes)
-    chunks: list[bytes] = []
     num_bytes = 0
     has_more = True
     while has_more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnectedError
-        chunks.append(message.get("body", b""))
-        num_bytes += len(chunks[-1])
+        chunk = message.get("body", b"")
+        num_bytes += len(chunk)
         has_more = message.get("more_body", False)
         if num_bytes > max_body_bytes:
             raise _too_large(f"more than {max_body_bytes}", max_body_bytes)
-    return b"".join(chunks)
+        yield chunk
 
 
 def _too_large(num_bytes: str, max_body_bytes: int) -> BodyTooLargeError:

@@ -1,7 +1,7 @@
 """The endpoints that answer from what is at hand: models, tokens, health, metrics."""
 
-import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,9 +10,10 @@ from starlette.types import Receive, Scope, Send
 from lineclear.gateway.codecs.body import decode_body
 from lineclear.gateway.codecs.chat import ChatBody, read_conversation, render_prompt
 from lineclear.gateway.codecs.model_name import check_model_name
+from lineclear.gateway.codecs.sampling import refuse_hopeless
 from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.errors import NotFoundError, UnavailableError, refuse
-from lineclear.gateway.http import read_body, send_body
+from lineclear.gateway.http import send_body
 from lineclear.gateway.metrics import CONTENT_TYPE
 from lineclear.gateway.served_model import ServedModel
 from lineclear.gateway.serving import Services
@@ -25,6 +26,10 @@ STATISTICS_TIMEOUT_SECONDS = 1.0
 
 CHECK_TIMEOUT_SECONDS = 30.0
 """A check walks through the whole pool, between two steps."""
+
+
+MAX_SPELLED_SEQUENCES = 16
+"""Tokens that are spelled at once, in longest sequences: more than `/tokenize` ever answers, and no more than that."""
 
 
 class TokenizeBody(msgspec.Struct):
@@ -109,17 +114,16 @@ class Pages:
 
     async def tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The tokens of a text, or of a conversation as the chat API would render it."""
-        body = await read_body(scope, receive, self._services.max_body_bytes)
-        await send_body(send, await self._in_thread(_tokenize, body))
+        await send_body(send, await self._answer(scope, receive, _tokenize))
 
     async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The text of tokens."""
-        body = await read_body(scope, receive, self._services.max_body_bytes)
-        await send_body(send, await self._in_thread(_detokenize, body))
+        await send_body(send, await self._answer(scope, receive, _detokenize))
 
-    async def _in_thread(self, work: Any, body: bytes) -> bytes:  # noqa: ANN401
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._services.executor, work, body, self._services.model())
+    async def _answer(self, scope: Scope, receive: Receive, work: Callable[[bytes, ServedModel], bytes]) -> bytes:
+        model = self._services.model()
+        body = await self._services.bodies.read(scope, receive)
+        return await self._services.bodies.look_at(body, lambda data: work(data, model))
 
     def _model_object(self, model: ServedModel) -> dict[str, Any]:
         return {
@@ -153,6 +157,7 @@ def _tokenize(body: bytes, model: ServedModel) -> bytes:
         text = decode_body(body, TokenizeBody)
         check_model_name(text.model, model)
         add_special_tokens = text.add_special_tokens is not False
+        refuse_hopeless(text.prompt, model, "prompt")
         token_ids = model.assets.tokenization.encode_prompt(text.prompt, add_special_tokens=add_special_tokens)
     return encode_json({"count": len(token_ids), "max_model_len": model.max_sequence_len, "tokens": token_ids})
 
@@ -160,6 +165,9 @@ def _tokenize(body: bytes, model: ServedModel) -> bytes:
 def _detokenize(body: bytes, model: ServedModel) -> bytes:
     request = decode_body(body, DetokenizeBody)
     check_model_name(request.model, model)
+    max_tokens = MAX_SPELLED_SEQUENCES * model.max_sequence_len
+    if len(request.tokens) > max_tokens:
+        raise refuse("tokens", f"{len(request.tokens)} tokens", f"at most {max_tokens}")
     for token_id in request.tokens:
         if not 0 <= token_id < model.vocab_size:
             raise refuse("tokens", token_id, f"token ids from 0 to {model.vocab_size - 1}")

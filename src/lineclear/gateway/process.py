@@ -11,7 +11,6 @@ import logging
 import signal
 import socket
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
@@ -20,6 +19,7 @@ import uvloop
 from lineclear.base.errors import ConfigError
 from lineclear.config.components import ServeConfig
 from lineclear.gateway.app import build_app
+from lineclear.gateway.bodies import Bodies
 from lineclear.gateway.dispatch import Dispatcher
 from lineclear.gateway.errors import UnavailableError
 from lineclear.gateway.ledger import Ledger
@@ -30,9 +30,6 @@ from lineclear.transport.endpoint import parse_endpoint
 from lineclear.transport.reports import GatewayListening, GatewayServing, ReportSink
 
 logger = logging.getLogger(__name__)
-
-NUM_PREPARE_THREADS = 4
-"""Tokenizing leaves the interpreter's lock, so a few bodies are prepared at once beside the event loop."""
 
 BACKLOG = 2048
 
@@ -85,7 +82,7 @@ class Gateway:
         self._report = report
         self._drain_requested = asyncio.Event()
         self._no_request_open = asyncio.Event()
-        self._executor = ThreadPoolExecutor(NUM_PREPARE_THREADS, thread_name_prefix="prepare")
+        self._bodies = Bodies(config.gateway.max_body_bytes)
         self.dispatcher = Dispatcher(config, lambda num_workers: report(GatewayServing(num_workers)))
         self.ledger = Ledger(self._no_request_open.set)
         self.services = Services(
@@ -93,9 +90,8 @@ class Gateway:
             ledger=self.ledger,
             metrics=GatewayMetrics(self._snapshot),
             assets=assets,
-            executor=self._executor,
+            bodies=self._bodies,
             served_model_name=config.gateway.served_model_name,
-            max_body_bytes=config.gateway.max_body_bytes,
             keep_alive_seconds=keep_alive_seconds,
         )
         self._server = _Server(
@@ -134,7 +130,7 @@ class Gateway:
             self._server.should_exit = True
             await serving
         await self.dispatcher.stop()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._bodies.close()
         self.ledger.check()
 
     async def _drain(self) -> None:

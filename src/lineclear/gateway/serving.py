@@ -14,7 +14,6 @@ import asyncio
 import logging
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
@@ -22,10 +21,11 @@ from starlette.types import Receive, Scope, Send
 from lineclear.base.ids import RequestId
 from lineclear.gateway.accepted import ClientGone, Generation
 from lineclear.gateway.answer import AnswerReader
+from lineclear.gateway.bodies import Bodies, Body
 from lineclear.gateway.dispatch import Dispatcher
-from lineclear.gateway.errors import ApiError, InvalidRequestError, OverloadedError, UnavailableError
+from lineclear.gateway.errors import ApiError, OverloadedError, UnavailableError
 from lineclear.gateway.generation import ApiCall, CallContext, Codec
-from lineclear.gateway.http import ClientDisconnectedError, ClientWatch, EventStream, read_body, send_body
+from lineclear.gateway.http import ClientDisconnectedError, ClientWatch, EventStream, send_body
 from lineclear.gateway.ledger import Ledger, Outcome
 from lineclear.gateway.metrics import GatewayMetrics
 from lineclear.gateway.middleware import REQUEST_ID_KEY
@@ -50,9 +50,8 @@ class Services:
     ledger: Ledger
     metrics: GatewayMetrics
     assets: TextAssets
-    executor: ThreadPoolExecutor
+    bodies: Bodies
     served_model_name: str | None
-    max_body_bytes: int
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
     def model(self) -> ServedModel:
@@ -86,7 +85,13 @@ class GenerationEndpoint:
         Raises:
             ApiError: The request is refused, or failed before anything was sent.
         """
-        body = await read_body(scope, receive, self._services.max_body_bytes)
+        body = await self._services.bodies.read(scope, receive)
+        try:
+            await self._exchange(body, scope, receive, send)
+        finally:
+            body.release()
+
+    async def _exchange(self, body: Body, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _Exchange(self._codec.api, self._services, scope[REQUEST_ID_KEY])
         with self._services.metrics.inflight.labels(self._codec.api).track_inprogress():
             async with ClientWatch(receive) as watch:
@@ -99,14 +104,14 @@ class GenerationEndpoint:
                     exchange.record_disconnect()
                     raise
 
-    async def _serve(self, body: bytes, exchange: "_Exchange", watch: ClientWatch, send: Send) -> None:
+    async def _serve(self, body: Body, exchange: "_Exchange", watch: ClientWatch, send: Send) -> None:
         call = await self._prepare(body, exchange)
         watch.raise_if_gone()
         generation = self._services.dispatcher.submit(call.request)
         watch.call_when_gone(lambda: generation.events.put(ClientGone()))
         await exchange.answer(call, generation, send)
 
-    async def _prepare(self, body: bytes, exchange: "_Exchange") -> ApiCall:
+    async def _prepare(self, body: Body, exchange: "_Exchange") -> ApiCall:
         self._services.dispatcher.refuse_unavailable()
         if self._num_preparing >= MAX_PREPARING:
             raise OverloadedError("too many requests arrive at once; try again later", None, "server_overloaded")
@@ -114,11 +119,7 @@ class GenerationEndpoint:
         self._num_preparing += 1
         try:
             with self._services.metrics.prepare_seconds.time():
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._services.executor, self._codec.prepare, body, context
-                )
-        except RecursionError:
-            raise InvalidRequestError("the body is nested too deeply", None, "invalid_json") from None
+                return await self._services.bodies.look_at(body, lambda data: self._codec.prepare(data, context))
         finally:
             self._num_preparing -= 1
 

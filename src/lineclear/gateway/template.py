@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, NoReturn, cast
 
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -24,10 +25,19 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import Conversation, JsonObject, Message
-from lineclear.gateway.errors import InvalidRequestError
+from lineclear.gateway.errors import InvalidRequestError, refuse
 
 GUARDS = (*map(chr, range(0xFDD0, 0xFDF0)), *map(chr, range(0xF0000, 0xF1000)))
 """Candidates for the guard: noncharacters and private characters, which real text has no use for."""
+
+_GUARD_PATTERN = re.compile(f"[{re.escape(''.join(GUARDS))}]")
+
+MAX_VALUES = 1_000_000
+"""Texts, numbers, lists and objects of one request: each takes a microsecond of work. A prompt of a million tokens has
+fewer."""
+
+LARGE_CHARACTERS = 1024 * 1024
+"""From here on it pays to look whether a conversation is too long before its literals are broken."""
 
 RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt"})
 """Names that the request's own fields fill."""
@@ -66,7 +76,22 @@ class ChatTemplate:
         except TemplateSyntaxError as error:
             raise CheckpointError("chat_template", f"line {error.lineno}", f"a Jinja template ({error})") from error
         self._variables = {**variables, "raise_exception": _raise_exception, "strftime_now": _strftime_now}
-        self._breakable = _breakable_pattern(control_literals)
+        self._literals = _literals_pattern(control_literals)
+        self._beginnings = {literal[:length] for literal in control_literals for length in range(1, len(literal))}
+        self._longest_beginning = max(map(len, self._beginnings), default=0)
+
+    def preview(self, conversation: Conversation) -> str | None:
+        """What a large conversation is rendered to, literals not broken; `None` for one that is not large.
+
+        Much cheaper than `render`: for finding out whether that is worth its while.
+
+        Raises:
+            InvalidRequestError: The template refuses the messages.
+        """
+        values = _values(conversation)
+        if sum(map(len, _read_texts(values))) < LARGE_CHARACTERS:
+            return None
+        return self._render(values, conversation, guard="")
 
     def render(self, conversation: Conversation) -> Rendered:
         """Render a conversation.
@@ -74,33 +99,47 @@ class ChatTemplate:
         Raises:
             InvalidRequestError: The template refuses the messages.
         """
-        values = {
-            "messages": [_message_object(message) for message in conversation.messages],
-            "tools": [tool.rendered for tool in conversation.tools] or None,
-            **conversation.template_variables,
-        }
-        guard = _unused_guard(values)
+        values = _values(conversation)
+        guard = _unused_guard(_read_texts(values))
         guarded = cast("JsonObject", self._break_literals(values, guard))
+        return Rendered(self._render(guarded, conversation, guard), guard)
+
+    def _render(self, values: JsonObject, conversation: Conversation, guard: str) -> str:
         try:
-            text = self._template.render(
-                **self._variables, **guarded, add_generation_prompt=conversation.add_generation_prompt
+            return self._template.render(
+                **self._variables, **values, add_generation_prompt=conversation.add_generation_prompt
             )
         except _RENDER_ERRORS as error:
             message = str(error).replace(guard, "")
             raise InvalidRequestError(
                 f"messages: the model's chat template cannot show them ({message})", "messages"
             ) from None
-        return Rendered(text, guard)
 
     def _break_literals(self, value: object, guard: str) -> object:
         if isinstance(value, str):
-            return self._breakable.sub(lambda match: match[0][0] + guard + match[0][1:], value)
+            return self._break_text(value, guard)
         if isinstance(value, dict):
             items = cast("JsonObject", value).items()
             return {self._break_literals(key, guard): self._break_literals(item, guard) for key, item in items}
         if isinstance(value, list):
             return [self._break_literals(item, guard) for item in cast("list[Any]", value)]
         return value
+
+    def _break_text(self, text: str, guard: str) -> str:
+        """Break whole literals, and the beginning of one where the text ends: the template may go on with the rest."""
+        for start in range(max(0, len(text) - self._longest_beginning), len(text)):
+            if text[start:] in self._beginnings:
+                text = text[: start + 1] + guard + text[start + 1 :]
+                break
+        return self._literals.sub(lambda match: match[0][0] + guard + match[0][1:], text)
+
+
+def _values(conversation: Conversation) -> JsonObject:
+    return {
+        "messages": [_message_object(message) for message in conversation.messages],
+        "tools": [tool.rendered for tool in conversation.tools] or None,
+        **conversation.template_variables,
+    }
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
@@ -114,28 +153,31 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _breakable_pattern(literals: tuple[str, ...]) -> re.Pattern[str]:
-    """Whole literals anywhere, and beginnings of literals where the text ends: the template may go on with the rest."""
+def _literals_pattern(literals: tuple[str, ...]) -> re.Pattern[str]:
     if not literals:
         return re.compile(r"(?!)")
-    beginnings = {literal[:length] for literal in literals for length in range(1, len(literal))}
-    whole = [re.escape(literal) for literal in sorted(literals, key=len, reverse=True)]
-    open_end = [re.escape(beginning) + r"\Z" for beginning in sorted(beginnings, key=len, reverse=True)]
-    return re.compile("|".join([*whole, *open_end]))
+    return re.compile("|".join(re.escape(literal) for literal in sorted(literals, key=len, reverse=True)))
 
 
-def _unused_guard(values: JsonObject) -> str:
-    texts = list(_texts(values))
+def _unused_guard(texts: list[str]) -> str:
+    used = {guard for text in texts if not text.isascii() for guard in _GUARD_PATTERN.findall(text)}
     for guard in GUARDS:
-        if not any(guard in text for text in texts):
+        if guard not in used:
             return guard
     raise InvalidRequestError("messages: the text uses every private character there is", "messages")
 
 
+def _read_texts(values: JsonObject) -> list[str]:
+    texts = list(islice(_texts(values), MAX_VALUES + 1))
+    if len(texts) > MAX_VALUES:
+        raise refuse("messages", f"more than {MAX_VALUES} values in messages, tools and variables", "fewer")
+    return texts
+
+
 def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
+    """The text of every key and value; what is no text is an empty one."""
+    yield value if isinstance(value, str) else ""
+    if isinstance(value, dict):
         for key, item in cast("JsonObject", value).items():
             yield key
             yield from _texts(item)

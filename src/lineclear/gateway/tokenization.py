@@ -19,6 +19,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from lineclear.gateway.run_cache import RunCache
+from lineclear.gateway.token_floor import read_token_floor
 from lineclear.gateway.vocabulary import ControlToken, Vocabulary, read_vocabulary
 
 MAX_CACHED_CHARACTERS = 32 * 1024 * 1024
@@ -40,7 +41,9 @@ class Tokenization:
     def __init__(self, tokenizer_json: bytes) -> None:
         description: dict[str, Any] = msgspec.json.decode(tokenizer_json)
         complete = Tokenizer.from_buffer(tokenizer_json)
-        self.vocabulary: Vocabulary = read_vocabulary(description, _tokens_by_id(complete), _one_decoder(complete))
+        tokens = _tokens_by_id(complete)
+        self.vocabulary: Vocabulary = read_vocabulary(description, tokens, _one_decoder(complete))
+        self._floor = read_token_floor(description, tokens, self.vocabulary)
         self._plain = Tokenizer.from_buffer(msgspec.json.encode(_without_control_tokens(description)))
         self._cache = RunCache(MAX_CACHED_CHARACTERS)
         self._plain.no_truncation()
@@ -54,6 +57,10 @@ class Tokenization:
     def control_literals(self) -> tuple[str, ...]:
         """The literals of all control tokens."""
         return tuple(self._id_by_literal)
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that a text has at least, control tokens allowed or not; see `TokenFloor`."""
+        return self._floor.fewest_tokens(text)
 
     def encode_text(self, text: str) -> list[int]:
         """Encode text that somebody wrote: no control tokens."""

@@ -93,19 +93,23 @@ def read_control_tokens(tokenizer: Mapping[str, Any]) -> list[ControlToken]:
     ]
 
 
+def replacements(tokenizer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the decoder of a parsed `tokenizer.json` replaces, and by what."""
+    return [
+        (decoder["pattern"]["String"], decoder["content"])
+        for decoder in _decoders(tokenizer.get("decoder"))
+        if decoder["type"] == "Replace" and "String" in decoder["pattern"]
+    ]
+
+
 def _piece_reader(tokenizer: Mapping[str, Any], decode_one: Callable[[int], str]) -> Callable[[int, str], bytes]:
-    decoders = list(_decoders(tokenizer.get("decoder")))
-    kinds = {decoder["type"] for decoder in decoders}
+    kinds = {decoder["type"] for decoder in _decoders(tokenizer.get("decoder"))}
     if "ByteLevel" in kinds:
         byte_by_character = {character: value for value, character in byte_level_alphabet().items()}
         return lambda _, token: bytes(byte_by_character[character] for character in token)
     if "ByteFallback" in kinds:
-        replacements = [
-            (decoder["pattern"]["String"], decoder["content"])
-            for decoder in decoders
-            if decoder["type"] == "Replace" and "String" in decoder["pattern"]
-        ]
-        return lambda _, token: _byte_fallback_piece(token, replacements)
+        replaced = replacements(tokenizer)
+        return lambda _, token: _byte_fallback_piece(token, replaced)
     return lambda token_id, _: decode_one(token_id).encode()
 
 
@@ -117,11 +121,11 @@ def _decoders(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
         yield from _decoders(part)
 
 
-def _byte_fallback_piece(token: str, replacements: list[tuple[str, str]]) -> bytes:
+def _byte_fallback_piece(token: str, replaced: list[tuple[str, str]]) -> bytes:
     byte_token = _BYTE_TOKEN.fullmatch(token)
     if byte_token is not None:
         return bytes([int(byte_token[1], 16)])
-    for pattern, content in replacements:
+    for pattern, content in replaced:
         token = token.replace(pattern, content)
     return token.encode()
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -482,6 +483,48 @@ def test_a_prompt_that_is_too_long_is_told_in_words_that_agents_know(
     assert response.json()["error"]["param"] == "messages"
 
 
+HOPELESS = "hello " * 200_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": HOPELESS}]}),
+        (CHAT, {"messages": MESSAGES, "tools": [TOOLS[0] | {"description": HOPELESS}]}),
+        ("/v1/completions", {"prompt": HOPELESS}),
+        ("/v1/completions", {"prompt": ["a", HOPELESS]}),
+        ("/tokenize", {"prompt": HOPELESS}),
+        ("/tokenize", {"messages": [{"role": "user", "content": HOPELESS}]}),
+    ],
+    ids=["chat", "tools", "completion", "completions", "tokenize", "tokenize_chat"],
+)
+def test_a_hopelessly_long_prompt_is_refused_before_it_is_tokenized(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    gateway = start_gateway()
+    gateway.start_worker(facts=model_facts(max_model_len=64))
+    encode_runs = Tokenization._encode_runs
+    longest: list[int] = []
+
+    def encode(self: Tokenization, runs: list[str]) -> list[list[int]]:
+        longest.append(max(map(len, runs)))
+        return encode_runs(self, runs)
+
+    monkeypatch.setattr(Tokenization, "_encode_runs", encode)
+    error = gateway.client.post(path, json=body).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert re.match(r"prompt is too long: at least \d+ tokens > 63 maximum", error["message"])
+    assert max(longest, default=0) < 100
+
+
+@pytest.mark.parametrize("prompt", [[5] * 5000, [[5], [5] * 5000], [0, 10**9] * 5000], ids=["one", "two", "unknown"])
+def test_too_many_token_ids_are_refused(start_gateway: StartGateway, prompt: list[Any]) -> None:
+    gateway = start_gateway()
+    gateway.start_worker()
+    error = gateway.client.post("/v1/completions", json={"prompt": prompt}).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+
+
 def test_the_pool_limits_sequences_too(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     gateway.start_worker(facts=model_facts(num_blocks=2))
@@ -707,6 +750,9 @@ class SlowTemplate:
         self.has_begun.set()
         assert self.may_end.wait(WAIT_SECONDS)
         return self._template.render(conversation)
+
+    def preview(self, conversation: Conversation) -> str | None:
+        return self._template.preview(conversation)
 
 
 @pytest.fixture

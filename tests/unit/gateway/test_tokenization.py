@@ -4,8 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from lineclear.bundled import checkpoint_path
 from lineclear.gateway.detokenize import detokenize
-from lineclear.gateway.tokenization import Tokenization
+from lineclear.gateway.tokenization import Tokenization, load_tokenization
 from tests.unit.gateway.tiny_text import SPECIAL, build_byte_fallback_tokenizer, build_tokenizer
 
 TOKENIZER_JSON = build_tokenizer()
@@ -65,3 +66,10 @@ def test_control_tokens_swallow_spaces_where_the_file_says_so() -> None:
     tokenization = Tokenization(stripping)
     reference = Tokenizer.from_buffer(stripping).encode("a  <|user|>\n b", add_special_tokens=False).ids
     assert tokenization.encode_prompt("a  <|user|>\n b", add_special_tokens=False) == reference
+
+
+def test_the_fewest_tokens_never_exceed_the_real_number() -> None:
+    tokenization = load_tokenization(checkpoint_path())
+    for text in ("", "a", "é🎉" * 50, "\n" + " " * 400, "def f(x):\n    return x\n" * 40):
+        assert tokenization.fewest_tokens(text) <= len(tokenization.encode_text(text))
+    assert tokenization.fewest_tokens("x = 1\n" * 100_000) > 10_000

@@ -14,7 +14,7 @@ from lineclear.gateway.codecs.chat_messages import MessageBody, read_messages, r
 from lineclear.gateway.codecs.logprobs import chat_logprobs
 from lineclear.gateway.codecs.model_name import check_model_name
 from lineclear.gateway.codecs.openai_stream import OpenAiStream
-from lineclear.gateway.codecs.sampling import build_sampling, count_choices, vary_seed
+from lineclear.gateway.codecs.sampling import build_sampling, count_choices, refuse_hopeless, vary_seed
 from lineclear.gateway.codecs.tool_choice import choose_tools
 from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.conversation import Conversation
@@ -117,10 +117,14 @@ def render_prompt(conversation: Conversation, model: ServedModel) -> tuple[Rende
 
     Raises:
         InvalidRequestError: The model has no chat template, or the template refuses the messages.
+        PromptTooLongError: They are hopelessly many; whether the rest fits is for the caller to see.
     """
     template = model.assets.template
     if template is None:
         raise InvalidRequestError("messages: this model has no chat template; use /v1/completions", "messages")
+    preview = template.preview(conversation)
+    if preview is not None:
+        refuse_hopeless(preview, model, "messages")
     rendered = template.render(conversation)
     prompt_token_ids = model.assets.tokenization.encode_rendered(rendered.text, rendered.guard)
     if not prompt_token_ids:

@@ -14,7 +14,14 @@ from lineclear.gateway.codecs.body import GenerationBody, JsonValue, decode_body
 from lineclear.gateway.codecs.logprobs import completion_logprobs, token_text
 from lineclear.gateway.codecs.model_name import check_model_name
 from lineclear.gateway.codecs.openai_stream import OpenAiStream
-from lineclear.gateway.codecs.sampling import MAX_CHOICES, build_sampling, count_choices, vary_seed
+from lineclear.gateway.codecs.sampling import (
+    MAX_CHOICES,
+    build_sampling,
+    count_choices,
+    refuse_hopeless,
+    refuse_too_long,
+    vary_seed,
+)
 from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.errors import ApiError, InvalidRequestError, refuse
@@ -51,9 +58,7 @@ class CompletionCodec:
         check_model_name(completion.model, context.model)
         _refuse_unserved(completion)
         num_choices = count_choices(completion)
-        prompts = read_prompts(completion, context.model)
-        if len(prompts) * num_choices > MAX_CHOICES:
-            raise refuse("n", num_choices, f"at most {MAX_CHOICES} choices for all {len(prompts)} prompts together")
+        prompts = read_prompts(completion, num_choices, context.model)
         choices = tuple(
             choice for prompt in prompts for choice in _read_choices(completion, prompt, num_choices, context.model)
         )
@@ -71,15 +76,19 @@ class CompletionCodec:
         return ApiCall(request=request, reply=reply, is_stream=bool(completion.stream))
 
 
-def read_prompts(completion: CompletionBody, model: ServedModel) -> list[list[int]]:
+def read_prompts(completion: CompletionBody, num_choices: int, model: ServedModel) -> list[list[int]]:
     """The tokens of each prompt.
 
     Raises:
-        InvalidRequestError: There is no prompt, or one has no tokens or unknown ones.
+        InvalidRequestError: There is no prompt, or too many, or one has no tokens, too many or unknown ones.
     """
     prompts = _split_prompts(completion.prompt)
     if not prompts:
         raise refuse("prompt", [], "at least one prompt")
+    if len(prompts) > MAX_CHOICES:
+        raise refuse("prompt", f"{len(prompts)} prompts", f"at most {MAX_CHOICES}")
+    if len(prompts) * num_choices > MAX_CHOICES:
+        raise refuse("n", num_choices, f"at most {MAX_CHOICES} choices for all {len(prompts)} prompts together")
     return [_read_prompt(prompt, completion, model) for prompt in prompts]
 
 
@@ -96,12 +105,14 @@ def _split_prompts(prompt: str | list[str | int | list[int]]) -> list[str | list
 
 def _read_prompt(prompt: str | list[int], completion: CompletionBody, model: ServedModel) -> list[int]:
     if isinstance(prompt, str):
+        refuse_hopeless(prompt, model, "prompt")
         tokenization = model.assets.tokenization
         token_ids = tokenization.encode_prompt(prompt, add_special_tokens=completion.add_special_tokens is not False)
     else:
         token_ids = prompt
     if not token_ids:
         raise refuse("prompt", prompt, "at least one token")
+    refuse_too_long(len(token_ids), model, "prompt")
     for token_id in (min(token_ids), max(token_ids)):
         if not 0 <= token_id < model.vocab_size:
             raise refuse("prompt", token_id, f"token ids from 0 to {model.vocab_size - 1}")

@@ -30,6 +30,27 @@ def count_choices(body: GenerationBody) -> int:
     return num_choices
 
 
+def refuse_hopeless(text: str, model: ServedModel, prompt_param: str) -> None:
+    """Refuse a prompt that is too long, however it is tokenized, before that takes memory many times its length.
+
+    Raises:
+        PromptTooLongError: It has more tokens than fit.
+    """
+    num_tokens = model.assets.tokenization.fewest_tokens(text)
+    if num_tokens > model.max_prompt_len:
+        raise PromptTooLongError(num_tokens, model.max_prompt_len, prompt_param, is_floor=True)
+
+
+def refuse_too_long(num_prompt_tokens: int, model: ServedModel, prompt_param: str) -> None:
+    """Refuse a prompt that is too long.
+
+    Raises:
+        PromptTooLongError: It leaves no room for one token.
+    """
+    if num_prompt_tokens > model.max_prompt_len:
+        raise PromptTooLongError(num_prompt_tokens, model.max_prompt_len, prompt_param)
+
+
 def build_sampling(
     body: GenerationBody,
     model: ServedModel,
@@ -48,8 +69,7 @@ def build_sampling(
         InvalidRequestError: A value is not allowed.
         PromptTooLongError: The prompt leaves no room for one token.
     """
-    if num_prompt_tokens > model.max_prompt_len:
-        raise PromptTooLongError(num_prompt_tokens, model.max_prompt_len, prompt_param)
+    refuse_too_long(num_prompt_tokens, model, prompt_param)
     num_left = model.max_sequence_len - num_prompt_tokens
     defaults = model.assets.defaults
     try:
