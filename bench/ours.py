@@ -4,10 +4,12 @@ import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
+from lineclear.base.ids import SequenceId
 from lineclear.engine.engine import Engine
 from lineclear.evaluation.generate import Generation, Prompt, generate
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.sampling import SamplingParams
+from lineclear.schedule.sequence import Sequence
 from lineclear.speculate.counters import accept_length
 
 
@@ -34,6 +36,30 @@ class _Stopwatch:
         if self.prefilled is None and all(generation.token_ids for generation in generations):
             self.prefilled = time.perf_counter()
             self.num_tokens = sum(len(generation.token_ids) for generation in generations)
+
+
+@dataclass(frozen=True)
+class FirstTokens:
+    """Seconds from when the short prompt came to its first token, and to the long one's."""
+
+    short: float
+    long: float
+
+
+def first_tokens_beside(engine: Engine, long: list[int], short: list[int]) -> FirstTokens:
+    """Submit a short prompt once a quarter of a long one is computed."""
+    sampling = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+    first, second = (Sequence(SequenceId(idx), prompt, sampling) for idx, prompt in enumerate((long, short)))
+    engine.submit(first)
+    while first.num_computed_tokens < len(long) // 4:
+        engine.step()
+    engine.submit(second)
+    started = time.perf_counter()
+    seconds: dict[SequenceId, float] = {}
+    while engine.has_work:
+        for update in engine.step():
+            seconds[update.sequence.sequence_id] = time.perf_counter() - started
+    return FirstTokens(seconds[second.sequence_id], seconds[first.sequence_id])
 
 
 def run(engine: Engine, prompts: list[list[int]], num_tokens: int) -> OurRun:

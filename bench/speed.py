@@ -44,6 +44,7 @@ class Speed:
             "decode_32k": lambda: self.decode(batch_size=1, prompt_len=32_768, num_tokens=48),
             "prefill_16k": lambda: self.prefill(prompt_len=16_384),
             "prefix_hit_16k": lambda: self.prefix_hit(prompt_len=16_384, hit_share=0.95),
+            "short_beside_long": lambda: self.short_beside_long(short_len=64, long_len=32_768),
             "batch_invariant_cost": self.batch_invariant_cost,
             "prefill_memory": lambda: self.prefill_memory((16_384, 32_768, 65_536)),
         }
@@ -87,6 +88,14 @@ class Speed:
         name = f"prefix_hit_{hit_share:.0%}_of_{prompt_len}".replace("%", "pct")
         yield Figure(f"{name}_ttft_ratio", cold.prefill_seconds / hit.prefill_seconds, "x")
         yield Figure(f"{name}_ttft", hit.prefill_seconds * 1000, "ms")
+
+    def short_beside_long(self, *, short_len: int, long_len: int) -> Iterator[Figure]:
+        """Time to the first token of a prompt that comes while a long one is prefilled, against waiting for that."""
+        long, short = self._prompts(1, long_len)[0], self._tokens[-short_len:]
+        seconds = ours.first_tokens_beside(self._engine(), long, short)
+        name = f"prompt_of_{short_len}_beside_{long_len}"
+        yield Figure(f"{name}_ttft_ratio", seconds.long / seconds.short, "x")
+        yield Figure(f"{name}_ttft", seconds.short * 1000, "ms")
 
     def batch_invariant_cost(self) -> Iterator[Figure]:
         """Time of one run with batch-invariant mode against the same without it."""

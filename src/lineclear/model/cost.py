@@ -6,7 +6,6 @@ bound and is counted as if it were at it.
 
 from lineclear.model.config import GlmConfig
 
-
 SCORING_SPEED = 2.5
 """How much faster a multiply-add of scoring is than others, as it is one large product: measured on CPU, prefill of
 `lineclear-tiny`, 0 to 24,000 tokens."""

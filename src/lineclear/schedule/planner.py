@@ -89,7 +89,7 @@ class Planner:
                 self._pick(sequence, start, self._make_room(sequence, start + num_wanted))
 
     def _share_budget(self, running: Collection[Sequence]) -> dict[SequenceId, int]:
-        """The tokens that each prefill gets beside the decodes and their drafts; the oldest sequence always gets one."""
+        """The tokens that each prefill gets beside decodes and their drafts; the oldest sequence always gets one."""
         prefills = [sequence for sequence in running if not _is_decoding(sequence)]
         if not prefills:
             return {}
