@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lineclear.base.errors import ConfigError, PeerError
+from lineclear.cli.argument_types import count, finite_number
 from lineclear.cli.chat_stream import (
     ChatEvent,
     Ending,
@@ -41,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help=f"Address of the server. Default: {DEFAULT_URL}.")
     parser.add_argument("--api-key", metavar="TEXT", help=f"Key of the server; also {API_KEY_VARIABLE}.")
     parser.add_argument("--system", metavar="TEXT", help="System message.")
-    parser.add_argument("--temperature", type=float, metavar="X", help="Default: the server's.")
+    parser.add_argument("--temperature", type=finite_number, metavar="X", help="Default: the server's.")
     parser.add_argument(
-        "--max-tokens", type=int, metavar="N", help="Tokens of an answer at most. Default: the server's."
+        "--max-tokens", type=count, metavar="N", help="Tokens of an answer at most. Default: the server's."
     )
 
 
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = {
             name: value for name in ("temperature", "max_tokens") if (value := getattr(arguments, name)) is not None
         }
-        conversation = Conversation(arguments.system)
+        conversation = Conversation(_readable(arguments.system or ""))
         _converse(console, conversation, lambda: _ask(client, chat_body(model, conversation.messages, options)))
     return 0
 
@@ -79,7 +80,7 @@ def _headers(api_key: str | None) -> dict[str, str]:
 class Conversation:
     """What was said so far, as the API wants it."""
 
-    system: str | None = None
+    system: str = ""
     messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
     def __post_init__(self) -> None:
@@ -113,7 +114,7 @@ def _find_model(client: httpx.Client) -> str:
         allowed = f"the address of a running server; `lineclear serve` starts one ({error})"
         raise ConfigError("url", str(client.base_url), allowed) from None
     if response.is_error:
-        raise PeerError(read_error(response.content, response.status_code))
+        raise PeerError(f"{client.base_url}: {read_error(response.content, response.status_code)}")
     try:
         return str(response.json()["data"][0]["id"])
     except (ValueError, KeyError, TypeError, IndexError):
@@ -153,10 +154,15 @@ def _converse(console: Console, conversation: Conversation, ask: Callable[[], Ge
 def _read_line(console: Console) -> str | None:
     """The next line; `None` at the end of the input or at a Ctrl-C."""
     try:
-        return console.input("[bold]> [/]")
+        return _readable(console.input("[bold]> [/]"))
     except (EOFError, KeyboardInterrupt):
         console.print()
         return None
+
+
+def _readable(text: str) -> str:
+    """The text with replacements for bytes that are no characters: they come in as surrogates, and JSON has none."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 class Answer:

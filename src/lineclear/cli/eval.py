@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from lineclear.cli.argument_types import count, output_file
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
 from lineclear.cli.serve import fit_checkpoint
 from lineclear.evaluation.bundled import BundledEvaluation, EvaluationSize
@@ -14,12 +15,12 @@ from lineclear.evaluation.figures import Figure, write_figures
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `serve`, and how much to run."""
     default = EvaluationSize()
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="also write the figures to this file")
     parser.add_argument(
-        "--edit-tasks", type=int, default=default.num_edit_tasks, help="edit tasks (default %(default)s)"
+        "--edit-tasks", type=count, default=default.num_edit_tasks, help="edit tasks (default %(default)s)"
     )
     parser.add_argument(
-        "--code-prompts", type=int, default=default.num_code_prompts, help="code continuations (default %(default)s)"
+        "--code-prompts", type=count, default=default.num_code_prompts, help="code continuations (default %(default)s)"
     )
     add_option_flags(parser)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from lineclear.cli.argument_types import output_file
 from lineclear.evaluation.figures import Figure, write_figures
 from lineclear.testing.handoff.catalogue import BOUNDED, FULL
 from lineclear.testing.handoff.controls import HARMLESS, MUST_BE_FOUND
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     handoff = subjects.add_parser("handoff", help="explore the handoff and its negative controls")
     handoff.add_argument("--full", action="store_true", help="every scenario: millions of states, hours on one core")
     handoff.add_argument("--scripts", action="store_true", help="print the shortest failing script of every control")
-    handoff.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    handoff.add_argument("--json", type=output_file, metavar="FILE", help="also write the figures to this file")
     transcripts = subjects.add_parser("transcripts", help="write the transcripts of the handoff")
     transcripts.add_argument(
         "--directory", type=Path, default=Path("tests/transcripts"), help="where to (default %(default)s)"

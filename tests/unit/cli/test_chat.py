@@ -149,6 +149,18 @@ def test_a_key_that_no_server_has_is_the_users_mistake(
     assert key not in errors
 
 
+def test_bytes_that_are_no_characters_are_replaced(run_chat: Callable[..., str]) -> None:
+    said: list[dict[str, str]] = []
+
+    def record(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            said.extend(json.loads(request.content)["messages"])
+        return respond(request)
+
+    run_chat("a\udcff b", answer=record, arguments=("--system", "c\udcff"))
+    assert [message["content"] for message in said] == ["c\ufffd", "a\ufffd b"]
+
+
 def test_a_refused_question_is_taken_back(run_chat: Callable[..., str]) -> None:
     answers = iter([httpx.Response(429, json={"error": {"message": "the server is full"}})])
 
