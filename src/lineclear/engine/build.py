@@ -1,6 +1,5 @@
 """Puts an engine together from a configuration and a checkpoint."""
 
-import os
 from pathlib import Path
 
 import torch
@@ -8,10 +7,12 @@ import torch
 from lineclear.base.errors import ConfigError
 from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, EngineConfig
 from lineclear.engine.engine import Engine
+from lineclear.engine.free_memory import free_memory_bytes
 from lineclear.engine.runner import Runner
 from lineclear.engine.store import KvStore
 from lineclear.kv.pool import BlockPool
 from lineclear.kv.radix import RadixTree
+from lineclear.model.checkpoint import OnTensor
 from lineclear.model.config import GlmConfig, load_config
 from lineclear.model.cost import double_cost_len
 from lineclear.model.glm import load_model
@@ -24,8 +25,8 @@ POOL_SHARE_OF_FREE_MEMORY = 0.5
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def build_engine(config: EngineConfig, model_dir: Path) -> Engine:
-    """Load a checkpoint and build the engine around it.
+def build_engine(config: EngineConfig, model_dir: Path, *, on_tensor: OnTensor | None = None) -> Engine:
+    """Load a checkpoint and build the engine around it; `on_tensor` hears of every tensor that is read.
 
     Raises: CheckpointError for what cannot be loaded; ConfigError for settings that model or machine cannot meet.
     """
@@ -35,7 +36,9 @@ def build_engine(config: EngineConfig, model_dir: Path) -> Engine:
     model_config = load_config(model_dir)
     if config.draft_tokens and not model_config.has_mtp:
         raise ConfigError("draft_tokens", config.draft_tokens, "0, as the checkpoint has no draft layer")
-    model = load_model(model_dir, device=device, dtype=dtype, batch_invariant=config.batch_invariant)
+    model = load_model(
+        model_dir, device=device, dtype=dtype, batch_invariant=config.batch_invariant, on_tensor=on_tensor
+    )
     num_blocks = _num_blocks(config, model_config, device, dtype)
     max_model_len = _max_model_len(config, model_config, num_blocks)
     store = KvStore(model_config, num_blocks, config.block_size, device=device, dtype=dtype)
@@ -79,21 +82,18 @@ def _device(config: EngineConfig) -> torch.device:
 
 
 def _num_blocks(config: EngineConfig, model_config: GlmConfig, device: torch.device, dtype: torch.dtype) -> int:
+    free_tokens = free_memory_bytes(device) // kv_bytes_per_token(model_config, dtype)
     if config.max_total_tokens is not None:
+        if config.max_total_tokens > free_tokens:
+            allowed = f"at most {free_tokens}, for which there is free memory on {device}"
+            raise ConfigError("max_total_tokens", config.max_total_tokens, allowed)
         return config.max_total_tokens // config.block_size
-    budget = _free_memory_bytes(device) * POOL_SHARE_OF_FREE_MEMORY
-    num_tokens = min(int(budget / kv_bytes_per_token(model_config, dtype)), MAX_AUTO_TOTAL_TOKENS)
+    num_tokens = min(int(free_tokens * POOL_SHARE_OF_FREE_MEMORY), MAX_AUTO_TOTAL_TOKENS)
     if num_tokens < config.block_size:
         raise ConfigError(
             "max_total_tokens", "auto", f"memory for a block of {config.block_size} tokens; there is none"
         )
     return num_tokens // config.block_size
-
-
-def _free_memory_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _max_model_len(config: EngineConfig, model_config: GlmConfig, num_blocks: int) -> int:

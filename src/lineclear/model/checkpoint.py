@@ -7,7 +7,7 @@ Invariant: every tensor on disk is taken once, or refused by name.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,9 @@ from lineclear.base.errors import CheckpointError
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SCALE_SUFFIX = "_scale_inv"
+OnTensor = Callable[[int, int], None]
+"""Hears of a tensor that was read: how many were by now, of how many."""
+
 PLAIN_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -29,9 +32,13 @@ class Checkpoint:
     Args:
         directory: holds the files.
         fp8_block_shape: rows and columns that share a scale; None where the checkpoint is not quantized.
+        on_tensor: called after each tensor that is read.
     """
 
-    def __init__(self, directory: Path, fp8_block_shape: tuple[int, int] | None) -> None:
+    def __init__(
+        self, directory: Path, fp8_block_shape: tuple[int, int] | None, on_tensor: OnTensor | None = None
+    ) -> None:
+        self._on_tensor = on_tensor
         self._fp8_block_shape = fp8_block_shape
         self._files: dict[str, Any] = {}
         self._file_of: dict[str, Any] = {}
@@ -87,8 +94,12 @@ class Checkpoint:
         file = self._file_of.get(name)
         if file is None:
             raise CheckpointError(name, "missing", "a tensor of this name in the checkpoint")
+        tensor = cast("Tensor", file.get_tensor(name))
         self._left.discard(name)
-        return cast("Tensor", file.get_tensor(name))
+        if self._on_tensor is not None:
+            num_all = len(self._file_of)
+            self._on_tensor(num_all - len(self._left), num_all)
+        return tensor
 
     def _scaled(self, name: str, weight: Tensor) -> Tensor:
         if self._fp8_block_shape is None:

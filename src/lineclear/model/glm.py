@@ -16,7 +16,7 @@ from lineclear.kernels.invariant import invariant_ops
 from lineclear.kernels.ops import Ops
 from lineclear.kernels.reference import REFERENCE
 from lineclear.model.batch import Batch, DraftOutput, KvCache, Selection
-from lineclear.model.checkpoint import Checkpoint
+from lineclear.model.checkpoint import Checkpoint, OnTensor
 from lineclear.model.config import GlmConfig, load_config
 from lineclear.model.layer import DecoderLayer
 from lineclear.model.prepare import Preparation, PreparedBatch
@@ -131,12 +131,20 @@ def _inverse_frequencies(config: GlmConfig) -> Tensor:
     return 1.0 / config.rope_theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
 
 
-def load_model(directory: Path, *, device: torch.device, dtype: torch.dtype, batch_invariant: bool = True) -> GlmModel:
-    """Load a checkpoint; `batch_invariant` holds on the CPU only.
+def load_model(
+    directory: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    batch_invariant: bool = True,
+    on_tensor: OnTensor | None = None,
+) -> GlmModel:
+    """Load a checkpoint; `batch_invariant` holds on the CPU only, `on_tensor` hears of every tensor that is read.
 
     Raises: CheckpointError naming the field or tensor that is missing, unknown, or cannot be computed.
     """
     config = load_config(directory)
-    weights = load_weights(Checkpoint(directory, config.fp8_block_shape), config, device=device, dtype=dtype)
+    checkpoint = Checkpoint(directory, config.fp8_block_shape, on_tensor)
+    weights = load_weights(checkpoint, config, device=device, dtype=dtype)
     ops = invariant_ops() if batch_invariant and device.type == "cpu" else REFERENCE
     return GlmModel(config, weights, ops)

@@ -14,6 +14,7 @@ from pathlib import Path
 from lineclear.base.errors import PeerError
 from lineclear.config.components import ServeConfig
 from lineclear.engine.build import build_engine
+from lineclear.model.checkpoint import OnTensor
 from lineclear.protocol import wire
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.gateway_link import GatewayLink
@@ -23,6 +24,9 @@ from lineclear.worker.loop import WorkerLoop
 
 CONNECT_PAUSE_SECONDS = 0.05
 """A gateway that is starting is tried this often: a connection attempt on one host costs microseconds."""
+
+PROGRESS_SECONDS = 2.0
+"""How often a worker that is loading says how far it is."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ def run_worker(config: ServeConfig, *, control_endpoint: str, worker_id: str, li
     model_dir = Path(config.source.model)
     size_mb = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) / 1e6
     report(Loading(f"loading {size_mb:,.0f} MB of weights"))
-    engine = build_engine(config.engine, model_dir)
+    engine = build_engine(config.engine, model_dir, on_tensor=_progress(report))
     gc.collect()
     gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
     facts = model_facts(config, num_blocks=engine.store.num_blocks)
@@ -50,6 +54,19 @@ def run_worker(config: ServeConfig, *, control_endpoint: str, worker_id: str, li
         link = _connect(endpoint, hello, config)
         report(WorkerReady(facts, load_seconds))
         _serve(loop, link)
+
+
+def _progress(report: ReportSink) -> OnTensor:
+    """Tell of the loading every few seconds."""
+    told = time.monotonic()
+
+    def on_tensor(num_read: int, num_all: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= PROGRESS_SECONDS:
+            told = time.monotonic()
+            report(Loading(f"loading weights: {num_read:,} of {num_all:,} tensors"))
+
+    return on_tensor
 
 
 def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig) -> GatewayLink:
