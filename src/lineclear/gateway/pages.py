@@ -11,6 +11,7 @@ from lineclear.gateway.codecs.body import decode_body
 from lineclear.gateway.codecs.chat import ChatBody, read_conversation, render_prompt
 from lineclear.gateway.codecs.model_name import check_model_name
 from lineclear.gateway.codecs.sampling import refuse_hopeless
+from lineclear.gateway.codecs.unserved import TOKENIZE_CHAT, TOKENIZE_TEXT, UnservedFields
 from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.errors import NotFoundError, UnavailableError, refuse
 from lineclear.gateway.http import send_body
@@ -30,6 +31,10 @@ CHECK_TIMEOUT_SECONDS = 30.0
 
 MAX_SPELLED_SEQUENCES = 16
 """Tokens that are spelled at once, in longest sequences: more than `/tokenize` ever answers, and no more than that."""
+
+
+_UNSERVED_WITH_TEXT = UnservedFields(TOKENIZE_TEXT)
+_UNSERVED_WITH_CHAT = UnservedFields(TOKENIZE_CHAT)
 
 
 class TokenizeBody(msgspec.Struct):
@@ -152,10 +157,12 @@ def _tokenize(body: bytes, model: ServedModel) -> bytes:
     if decode_body(body, _Conversation).messages is not msgspec.UNSET:
         chat = decode_body(body, ChatBody)
         check_model_name(chat.model, model)
+        _UNSERVED_WITH_CHAT.refuse_in(body)
         _, token_ids = render_prompt(read_conversation(chat), model)
     else:
         text = decode_body(body, TokenizeBody)
         check_model_name(text.model, model)
+        _UNSERVED_WITH_TEXT.refuse_in(body)
         add_special_tokens = text.add_special_tokens is not False
         refuse_hopeless(text.prompt, model, "prompt")
         token_ids = model.assets.tokenization.encode_prompt(text.prompt, add_special_tokens=add_special_tokens)

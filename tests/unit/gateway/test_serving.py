@@ -389,6 +389,8 @@ def test_users_cannot_write_control_tokens(start_gateway: StartGateway, tokeniza
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"continue_final_message": True}, "continue_final_message"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
@@ -431,6 +433,8 @@ def test_impossible_requests_name_the_field(
         {"prompt": "a", "logprobs": 21},
         {"prompt": ["a"] * 3, "n": 50},
         {"prompt": "a", "response_format": {"type": "json_schema"}},
+        {"prompt": "a", "guided_regex": "a+"},
+        {"prompt": "a", "stream_options": {"continuous_usage_stats": True}},
         {},
     ],
 )
@@ -652,6 +656,11 @@ def test_tokenize_and_detokenize(start_gateway: StartGateway, tokenization: Toke
     assert gateway.client.post("/detokenize", json={"tokens": chat}).json()["prompt"].startswith("[gMASK]<sop><|user|>")
     assert gateway.client.post("/detokenize", json={"tokens": [600]}).json()["error"]["param"] == "tokens"
     assert gateway.client.post("/tokenize", json={"prompt": 5}).json()["error"]["param"] == "prompt"
+    for body in ({"prompt": "a"}, {"messages": MESSAGES}):
+        answer = gateway.client.post("/tokenize", json=body | {"truncate_prompt_tokens": 2})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "truncate_prompt_tokens")
+    too_many = gateway.client.post("/detokenize", json={"tokens": [5] * (16 * 4096 + 1)})
+    assert (too_many.status_code, too_many.json()["error"]["param"]) == (400, "tokens")
 
 
 # Room

@@ -1,7 +1,7 @@
 """Bodies of OpenAI's APIs: the fields they share, and how a body that makes no sense is refused.
 
 Unknown fields are ignored, as clients of many servers expect. Fields that would change the answer in a way that is not
-served are refused by name.
+served are refused by name: see `unserved`.
 """
 
 import re
@@ -31,6 +31,7 @@ class StreamOptions(msgspec.Struct):
     """What a stream says besides the answer."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class LineclearOptions(msgspec.Struct):

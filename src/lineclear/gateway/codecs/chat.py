@@ -14,8 +14,15 @@ from lineclear.gateway.codecs.chat_messages import MessageBody, read_messages, r
 from lineclear.gateway.codecs.logprobs import chat_logprobs
 from lineclear.gateway.codecs.model_name import check_model_name
 from lineclear.gateway.codecs.openai_stream import OpenAiStream
-from lineclear.gateway.codecs.sampling import build_sampling, count_choices, refuse_hopeless, vary_seed
+from lineclear.gateway.codecs.sampling import (
+    build_sampling,
+    count_choices,
+    refuse_continuous_usage,
+    refuse_hopeless,
+    vary_seed,
+)
 from lineclear.gateway.codecs.tool_choice import choose_tools
+from lineclear.gateway.codecs.unserved import CHAT, UnservedFields
 from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.conversation import Conversation
 from lineclear.gateway.errors import ApiError, InvalidRequestError, refuse
@@ -39,13 +46,12 @@ class ChatBody(GenerationBody, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: JsonValue = None
     parallel_tool_calls: bool | None = None
-    response_format: JsonValue = None
-    functions: JsonValue = None
-    modalities: list[str] | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+
+
+_UNSERVED = UnservedFields(CHAT)
 
 
 class ChatCodec:
@@ -57,7 +63,8 @@ class ChatCodec:
         """Read a body; see `Codec`."""
         chat = decode_body(body, ChatBody)
         check_model_name(chat.model, context.model)
-        refuse_unserved(chat)
+        _UNSERVED.refuse_in(body)
+        refuse_continuous_usage(chat)
         num_choices = count_choices(chat)
         conversation = read_conversation(chat)
         rendered, prompt_token_ids = render_prompt(conversation, context.model)
@@ -130,23 +137,6 @@ def render_prompt(conversation: Conversation, model: ServedModel) -> tuple[Rende
     if not prompt_token_ids:
         raise refuse("messages", "an empty prompt", "messages that render to at least one token")
     return rendered, prompt_token_ids
-
-
-def refuse_unserved(chat: ChatBody) -> None:
-    """Refuse what would change the answer and is not served.
-
-    Raises:
-        InvalidRequestError: Such a field is set.
-    """
-    if chat.functions:
-        raise refuse("functions", "the older form of tools", "tools")
-    if chat.modalities not in (None, [], ["text"]):
-        raise refuse("modalities", chat.modalities, 'null or ["text"]')
-    if chat.continue_final_message:
-        raise refuse("continue_final_message", True, "false: the model always begins a message of its own")
-    kind = chat.response_format.get("type") if isinstance(chat.response_format, dict) else chat.response_format
-    if kind not in (None, "text"):
-        raise refuse("response_format", kind, "text: the output is not constrained to a grammar")
 
 
 def _read_max_tokens(chat: ChatBody) -> int | None:

@@ -8,8 +8,10 @@ Coding agents send what they got back, and what they got back from other servers
 | content `null` or absent, from assistant or tool | no content |
 | arguments as a JSON string, an object, `null`, or not JSON at all | an object; what is none becomes one |
 | `reasoning` | `reasoning_content` |
+| `function_call`, the older form of `tool_calls`, from the assistant | a tool call |
 | content that begins with `<think>…</think>`, from the assistant | reasoning, then content |
-What the model could not be shown is refused: images, sound, files, `null` from the user.
+What the model could not be shown is refused: images, sound, files, `null` from the user. So is what asks for an answer
+that goes on with a message (`prefix`, `partial`).
 """
 
 from typing import Any
@@ -65,8 +67,12 @@ class MessageBody(msgspec.Struct):
     reasoning_content: str | None = None
     reasoning: JsonValue = None
     tool_calls: list[ToolCallBody] | None = None
+    function_call: FunctionCallBody | None = None
     tool_call_id: str | None = None
     name: str | None = None
+    audio: JsonValue = None
+    prefix: bool | None = None
+    partial: bool | None = None
 
 
 class FunctionBody(msgspec.Struct):
@@ -107,6 +113,7 @@ def _read_message(body: MessageBody, path: str) -> Message:
         raise refuse(f"{path}.role", body.role, "one of " + ", ".join(_ROLES))
     if body.content is None and role in {"system", "user"}:
         raise refuse(f"{path}.content", None, "a string, or a list of text parts")
+    _refuse_unserved(body, path)
     content = _read_content(body.content, f"{path}.content")
     reasoning = body.reasoning_content
     if reasoning is None and isinstance(body.reasoning, str):
@@ -117,10 +124,19 @@ def _read_message(body: MessageBody, path: str) -> Message:
         role=role,
         content=content,
         reasoning=reasoning if role == "assistant" else None,
-        tool_calls=_read_tool_calls(body.tool_calls or []) if role == "assistant" else (),
+        tool_calls=_read_tool_calls(body) if role == "assistant" else (),
         tool_call_id=body.tool_call_id,
         name=body.name,
     )
+
+
+def _refuse_unserved(body: MessageBody, path: str) -> None:
+    if body.audio is not None:
+        raise refuse(f"{path}.audio", body.audio, "null: this model reads no sounds", "unserved_field")
+    for name, value in (("prefix", body.prefix), ("partial", body.partial)):
+        if value:
+            allowed = "false: the model always begins a message of its own"
+            raise refuse(f"{path}.{name}", value, allowed, "unserved_field")
 
 
 def _read_content(content: str | list[str | ContentPart] | None, path: str) -> str:
@@ -148,10 +164,11 @@ def _split_reasoning(content: str) -> tuple[str | None, str]:
     return reasoning, rest
 
 
-def _read_tool_calls(bodies: list[ToolCallBody]) -> tuple[PastToolCall, ...]:
-    return tuple(
-        PastToolCall(body.id or "", body.function.name, _read_arguments(body.function.arguments)) for body in bodies
-    )
+def _read_tool_calls(message: MessageBody) -> tuple[PastToolCall, ...]:
+    calls = [(call.id or "", call.function) for call in message.tool_calls or []]
+    if message.function_call is not None:
+        calls.append(("", message.function_call))
+    return tuple(PastToolCall(call_id, call.name, _read_arguments(call.arguments)) for call_id, call in calls)
 
 
 def _read_arguments(arguments: object) -> JsonObject:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lineclear.gateway.choice import AnswerFormat, ChoiceDelta
-from lineclear.gateway.codecs.body import GenerationBody, JsonValue, decode_body
+from lineclear.gateway.codecs.body import GenerationBody, decode_body
 from lineclear.gateway.codecs.logprobs import completion_logprobs, token_text
 from lineclear.gateway.codecs.model_name import check_model_name
 from lineclear.gateway.codecs.openai_stream import OpenAiStream
@@ -18,13 +18,15 @@ from lineclear.gateway.codecs.sampling import (
     MAX_CHOICES,
     build_sampling,
     count_choices,
+    refuse_continuous_usage,
     refuse_hopeless,
     refuse_too_long,
     vary_seed,
 )
+from lineclear.gateway.codecs.unserved import COMPLETIONS, UnservedFields
 from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.detokenize import detokenize
-from lineclear.gateway.errors import ApiError, InvalidRequestError, refuse
+from lineclear.gateway.errors import ApiError, refuse
 from lineclear.gateway.fragments import Content
 from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest
 from lineclear.gateway.served_model import ServedModel
@@ -42,9 +44,10 @@ class CompletionBody(GenerationBody, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
-    suffix: str | None = None
     add_special_tokens: bool | None = None
-    response_format: JsonValue = None
+
+
+_UNSERVED = UnservedFields(COMPLETIONS)
 
 
 class CompletionCodec:
@@ -56,7 +59,9 @@ class CompletionCodec:
         """Read a body; see `Codec`."""
         completion = decode_body(body, CompletionBody)
         check_model_name(completion.model, context.model)
-        _refuse_unserved(completion)
+        _UNSERVED.refuse_in(body)
+        refuse_continuous_usage(completion)
+        _refuse_combinations(completion)
         num_choices = count_choices(completion)
         prompts = read_prompts(completion, num_choices, context.model)
         choices = tuple(
@@ -133,16 +138,11 @@ def _read_choices(
     return [ChoiceRequest(prompt_token_ids=prompt, sampling=vary_seed(sampling, idx)) for idx in range(num_choices)]
 
 
-def _refuse_unserved(completion: CompletionBody) -> None:
-    if completion.suffix:
-        raise refuse("suffix", completion.suffix, "null: text is only continued")
+def _refuse_combinations(completion: CompletionBody) -> None:
     if completion.best_of is not None and completion.best_of != (completion.n or 1):
         raise refuse("best_of", completion.best_of, "null, or the same as n")
     if completion.echo and completion.logprobs is not None:
         raise refuse("logprobs", completion.logprobs, "null with echo: prompts have no log-probabilities")
-    kind = completion.response_format
-    if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
-        raise InvalidRequestError("response_format: the output is not constrained to a grammar", "response_format")
 
 
 class CompletionReply:

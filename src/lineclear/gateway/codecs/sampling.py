@@ -30,6 +30,17 @@ def count_choices(body: GenerationBody) -> int:
     return num_choices
 
 
+def refuse_continuous_usage(body: GenerationBody) -> None:
+    """Refuse usage in every chunk.
+
+    Raises:
+        InvalidRequestError: It is asked for.
+    """
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        field = "stream_options.continuous_usage_stats"
+        raise refuse(field, True, "false: usage comes once, after the answer", "unserved_field")
+
+
 def refuse_hopeless(text: str, model: ServedModel, prompt_param: str) -> None:
     """Refuse a prompt that is too long, however it is tokenized, before that takes memory many times its length.
 
