@@ -9,12 +9,14 @@ Invariants:
 """
 
 from dataclasses import dataclass
+from typing import Final, cast
 
 import torch
 from torch import Tensor
 
 from lineclear.base.errors import InvariantError
 from lineclear.engine.readiness import Readiness
+from lineclear.kv.layout import Layout, PartShape
 from lineclear.model.batch import Part
 from lineclear.model.config import GlmConfig
 
@@ -30,20 +32,40 @@ class KvStore:
         block_size: tokens of a block.
         device: where the tensors live.
         dtype: element type of all parts.
+        memory: zeroed bytes on the CPU that the KV lives in, `kv_layout(...).num_bytes` of them, so that other
+            processes can reach it; without it the store takes memory of its own.
     """
 
     def __init__(
-        self, config: GlmConfig, num_blocks: int, block_size: int, *, device: torch.device, dtype: torch.dtype
+        self,
+        config: GlmConfig,
+        num_blocks: int,
+        block_size: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory: memoryview | None = None,
     ) -> None:
-        self.num_blocks = num_blocks
-        self.block_size = block_size
+        self.layout: Final = kv_layout(config, num_blocks, block_size, dtype)
+        flat = (
+            torch.zeros(self.layout.num_bytes, dtype=torch.uint8, device=device)
+            if memory is None
+            else torch.frombuffer(memory, dtype=torch.uint8)
+        )
         self._tensors: dict[tuple[int, Part], Tensor] = {}
-        for layer in range(config.num_cache_layers):
-            for part in PARTS:
-                width = config.part_width(layer, part)
-                if width is not None:
-                    shape = (num_blocks * block_size, width)
-                    self._tensors[layer, part] = torch.zeros(shape, dtype=dtype, device=device)
+        for (layer, part, row_bytes), offset in zip(self.layout.shape, self.layout.offsets, strict=False):
+            rows = flat[offset : offset + row_bytes * self.layout.num_slots]
+            self._tensors[layer, cast("Part", part)] = rows.view(dtype).view(self.layout.num_slots, -1)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool."""
+        return self.layout.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self.layout.block_size
 
     @property
     def parts(self) -> tuple[tuple[int, Part], ...]:
@@ -77,6 +99,17 @@ class KvStore:
         if tensor is None:
             raise InvariantError(f"layer {layer} has no part {part!r}")
         return tensor
+
+
+def kv_layout(config: GlmConfig, num_blocks: int, block_size: int, dtype: torch.dtype) -> Layout:
+    """Where the KV of a model lies in a memory of so many blocks."""
+    shape = [
+        PartShape(layer, part, width * dtype.itemsize)
+        for layer in range(config.num_cache_layers)
+        for part in PARTS
+        if (width := config.part_width(layer, part)) is not None
+    ]
+    return Layout(tuple(shape), num_blocks, block_size)
 
 
 @dataclass(frozen=True, slots=True)

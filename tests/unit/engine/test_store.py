@@ -6,7 +6,7 @@ import torch
 from lineclear.base.errors import InvariantError
 from lineclear.bundled import checkpoint_path
 from lineclear.engine.readiness import AlwaysReady
-from lineclear.engine.store import KvStore
+from lineclear.engine.store import KvStore, kv_layout
 from lineclear.model.batch import Part
 from lineclear.model.config import GlmConfig, load_config
 
@@ -71,3 +71,17 @@ def test_every_read_waits_first(store: KvStore) -> None:
 def test_no_tensor_is_public(store: KvStore) -> None:
     public = [getattr(store, name) for name in dir(store) if not name.startswith("_")]
     assert not any(isinstance(value, torch.Tensor | dict) for value in public)
+
+
+def test_the_kv_can_live_in_memory_that_others_reach(config: GlmConfig) -> None:
+    layout = kv_layout(config, 3, 4, torch.float32)
+    memory = bytearray(layout.num_bytes)
+    shared = KvStore(config, 3, 4, device=torch.device("cpu"), dtype=torch.float32, memory=memoryview(memory))
+    layer, part = shared.parts[-1]
+    width = shared.read(layer, part, AlwaysReady()).shape[1]
+    shared.write(layer, part, torch.tensor([5]), torch.full((1, width), 2.5))
+    start = layout.offsets[len(layout.shape) - 1] + 5 * width * 4
+    assert memory[start : start + width * 4] == torch.full((width,), 2.5).numpy().tobytes()
+    assert not any(memory[:start] + memory[start + width * 4 :])
+    memory[start : start + 4] = bytes(4)
+    assert shared.read(layer, part, AlwaysReady())[5, 0] == 0
