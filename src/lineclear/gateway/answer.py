@@ -50,11 +50,6 @@ class AnswerReader:
         )
 
     @property
-    def has_tokens(self) -> bool:
-        """Whether any token has come."""
-        return any(assembler.num_tokens for assembler in self._assemblers)
-
-    @property
     def tool_calls(self) -> list[ToolCallParser]:
         """The tool call parsers of all choices, for their counts."""
         return [assembler.tool_calls for assembler in self._assemblers]
@@ -107,8 +102,9 @@ class AnswerReader:
     def _take_output(self, choice_idx: int, output: SequenceOutput, deltas: list[tuple[int, ChoiceDelta]]) -> None:
         assembler = self._assemblers[choice_idx]
         was_finished = assembler.is_finished
-        if output.token_ids and not was_finished:
-            self._on_tokens(len(output.token_ids))
+        num_tokens = len(output.token_ids) + (output.stop_token_id is not None)
+        if num_tokens and not was_finished:
+            self._on_tokens(num_tokens)
         delta = assembler.push(output)
         if output.finish_reason is not None:
             self._num_ended_by_worker += 1

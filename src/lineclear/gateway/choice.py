@@ -59,22 +59,25 @@ class AnswerFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceDelta:
-    """What one output adds to a choice; `stop_reason` is the stop string or the token that ended it."""
+class PlacedToken:
+    """A token's log-probabilities, and where its text lies among the characters of the choice: `[start, end)`.
 
-    parts: list[Part] = field(default_factory=list[Part])
-    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
-    finish_reason: ChoiceFinish | None = None
-    stop_reason: str | int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _PendingToken:
-    """A token's log-probabilities and where its text lies among all characters of the choice."""
+    A hidden token has no text, and neither has one that ends inside a character.
+    """
 
     logprobs: TokenLogprobs
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What one output adds to a choice; `stop_reason` is the stop string or the token that ended it."""
+
+    parts: list[Part] = field(default_factory=list[Part])
+    logprobs: list[PlacedToken] = field(default_factory=list[PlacedToken])
+    finish_reason: ChoiceFinish | None = None
+    stop_reason: str | int | None = None
 
 
 class ChoiceAssembler:
@@ -91,7 +94,7 @@ class ChoiceAssembler:
         )
         self._tool_calls = ToolCallParser(answer_format.tools)
         self._stop_strings = StopStrings(answer_format.stop_strings)
-        self._pending: deque[_PendingToken] = deque()
+        self._pending: deque[PlacedToken] = deque()
         self._num_characters = 0
         self._num_parsed = 0
         self._visible_end = 0
@@ -135,7 +138,7 @@ class ChoiceAssembler:
             start = self._num_characters
             fragments = self._read_token(token_id)
             if token_logprobs is not None:
-                self._pending.append(_PendingToken(token_logprobs, start, self._num_characters))
+                self._pending.append(PlacedToken(token_logprobs, start, self._num_characters))
             self._parse(fragments, parts)
             if self._finish is not None:
                 return self._stop_strings.found
@@ -217,27 +220,26 @@ class ChoiceAssembler:
             parts.append(Content(rest))
         self._visible_end = self._num_parsed
         self._finish = "length" if is_cut else self._own_ending()
+        self.num_tokens += output.stop_token_id is not None
         return output.stop_token_id
 
     def _own_ending(self) -> ChoiceFinish:
         calls = self._tool_calls
         return "tool_calls" if calls.num_started and calls.num_complete == calls.num_started else "stop"
 
-    def _release_logprobs(self) -> list[TokenLogprobs]:
+    def _release_logprobs(self) -> list[PlacedToken]:
         if self._finish is not None:
             released = [
-                token.logprobs
-                for token in self._pending
-                if token.start < self._visible_end or not self._stop_strings.found
+                token for token in self._pending if token.start < self._visible_end or not self._stop_strings.found
             ]
             self._pending.clear()
             return released
-        released: list[TokenLogprobs] = []
+        released: list[PlacedToken] = []
         while self._pending and self._is_visible(self._pending[0]):
-            released.append(self._pending.popleft().logprobs)
+            released.append(self._pending.popleft())
         return released
 
-    def _is_visible(self, token: _PendingToken) -> bool:
+    def _is_visible(self, token: PlacedToken) -> bool:
         is_partial = self._detokenizer.has_partial_character and token.start == self._num_characters
         return token.end <= self._visible_end and not is_partial
 

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from lineclear.gateway.choice import ChoiceDelta, ChoiceFinish
+from lineclear.gateway.choice import ChoiceDelta, ChoiceFinish, PlacedToken
 from lineclear.gateway.fragments import Content, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
 from lineclear.protocol.drafts import DraftCounts
-from lineclear.protocol.wire import TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -23,7 +22,7 @@ class CollectedChoice:
     content: str = ""
     reasoning: str = ""
     tool_calls: list[CollectedToolCall] = field(default_factory=list[CollectedToolCall])
-    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    logprobs: list[PlacedToken] = field(default_factory=list[PlacedToken])
     finish_reason: ChoiceFinish | None = None
     stop_reason: str | int | None = None
     draft: DraftCounts | None = None

@@ -116,9 +116,8 @@ class Dispatcher:
         self.refuse_unavailable()
         num_choices = len(request.choices)
         if num_choices > self._table.most_capacity:
-            raise refuse(
-                "n", num_choices, f"at most {self._table.most_capacity} choices: more are never served at once"
-            )
+            allowed = f"at most {self._table.most_capacity}: more are never served at once"
+            raise refuse(request.choices_param, f"{num_choices} choices", allowed)
         link_id = self._table.choose(num_choices)
         if link_id is None or self._waiting:
             raise OverloadedError("the server is full; try again later", None, "server_overloaded")

@@ -29,12 +29,16 @@ class ChoiceRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """What is generated for one client call; the choices are counted as the client counts them."""
+    """What is generated for one client call; the choices are counted as the client counts them.
+
+    `choices_param` is the field that says how many there are.
+    """
 
     request_id: RequestId
     choices: tuple[ChoiceRequest, ...]
     answer_format: AnswerFormat
     want_draft_counts: bool = False
+    choices_param: str = "n"
 
 
 class Reply(Protocol):

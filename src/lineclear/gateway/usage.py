@@ -11,7 +11,8 @@ from lineclear.speculate.counters import accept_length, accept_rate
 class Usage:
     """Tokens of a request.
 
-    A prompt counts once, however many choices it has. The token that ends a choice does not count.
+    A prompt counts once, however many choices it has. The token that ends a choice counts, though
+    it has no text.
     """
 
     num_prompt_tokens: int

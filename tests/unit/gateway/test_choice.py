@@ -223,6 +223,14 @@ def test_the_token_that_ends_a_choice_is_reported() -> None:
     assembler = ChoiceAssembler(TOKENIZATION.vocabulary, AnswerFormat())
     delta = assembler.push(SequenceOutput(sequence_id=1, finish_reason="stop", stop_token_id=4))
     assert (delta.finish_reason, delta.stop_reason) == ("stop", 4)
+    assert assembler.num_tokens == 1
+
+
+def test_a_token_that_comes_after_the_ending_does_not_count() -> None:
+    assembler = ChoiceAssembler(TOKENIZATION.vocabulary, AnswerFormat(stop_strings=("b",)))
+    assembler.push(SequenceOutput(sequence_id=1, token_ids=encode("b")))
+    assembler.push(SequenceOutput(sequence_id=1, finish_reason="stop", stop_token_id=4))
+    assert assembler.num_tokens == 1
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=12))
@@ -231,7 +239,7 @@ def test_the_token_that_ends_a_choice_is_reported() -> None:
 def test_every_token_has_its_log_probability_once_and_in_order(cuts: list[int], finish_reason: str) -> None:
     token_ids = spell_out(ANSWER)
     answer = assemble(outputs_of(token_ids, cuts, finish_reason, has_logprobs=True), CHAT)
-    assert [token.token_id for token in answer.logprobs] == token_ids
+    assert [token.logprobs.token_id for token in answer.logprobs] == token_ids
 
 
 @given(cuts=st.lists(st.integers(0, 60), max_size=12))
@@ -240,7 +248,19 @@ def test_log_probabilities_end_with_the_text(cuts: list[int]) -> None:
     token_ids = spell_out(f"fi{PARROT}ne\nUser: and more")
     answer_format = AnswerFormat(stop_strings=("\nUser:",))
     answer = assemble(outputs_of(token_ids, cuts, has_logprobs=True), answer_format)
-    assert [token.token_id for token in answer.logprobs] == spell_out(f"fi{PARROT}ne")
+    assert [token.logprobs.token_id for token in answer.logprobs] == spell_out(f"fi{PARROT}ne")
+
+
+@given(cuts=st.lists(st.integers(0, 60), max_size=12))
+@example(cuts=list(range(60)))
+@pytest.mark.parametrize("skip_special_tokens", [True, False])
+def test_tokens_are_placed_in_the_text_that_is_shown(cuts: list[int], skip_special_tokens: bool) -> None:
+    token_ids = spell_out(f"a<|user|>{PARROT}b<|assistant|>c")
+    answer_format = AnswerFormat(skip_special_tokens=skip_special_tokens)
+    answer = assemble(outputs_of(token_ids, cuts, has_logprobs=True), answer_format)
+    texts = [answer.content[token.start : token.end] for token in answer.logprobs]
+    hidden = ["", ""] if skip_special_tokens else ["<|user|>", "<|assistant|>"]
+    assert texts == ["a", hidden[0], "", "", "", PARROT, "b", hidden[1], "c"]
 
 
 def test_log_probabilities_wait_for_their_text() -> None:
@@ -248,7 +268,7 @@ def test_log_probabilities_wait_for_their_text() -> None:
     token_ids = spell_out("xab")
     [output, _] = [*outputs_of(token_ids, [], has_logprobs=True), None]
     delta = assembler.push(SequenceOutput(sequence_id=1, token_ids=token_ids, logprobs=output.logprobs))
-    assert [token.token_id for token in delta.logprobs] == token_ids[:1]
+    assert [token.logprobs.token_id for token in delta.logprobs] == token_ids[:1]
     half = spell_out(PARROT)[:2]
     logprobs = [TokenLogprobs(token_id=token_id, logprob=-1.0) for token_id in half]
     delta = assembler.push(SequenceOutput(sequence_id=1, token_ids=half, logprobs=logprobs))

@@ -250,6 +250,85 @@ def test_log_probabilities_in_both_shapes(start_gateway: StartGateway, tokenizat
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_the_token_that_ends_an_answer_counts(
+    start_gateway: StartGateway, tokenization: Tokenization, path: str, stream: bool
+) -> None:
+    gateway = start_gateway()
+    worker = gateway.start_worker(script=says(tokenization, "the", stop_token_id=0))
+    body: dict[str, Any] = {"messages": MESSAGES} if path == CHAT else {"prompt": "a"}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    response = gateway.client.post(path, json=body)
+    answer = events_of(response.text)[-1] if stream else response.json()
+    assert answer["usage"]["completion_tokens"] == 2
+    worker.script = says(tokenization, "", stop_token_id=0)
+    gateway.client.post(path, json=body).raise_for_status()
+    gateway.wait_until(lambda: b'output_tokens_total{kind="text"} 3.0' in render_metrics(gateway))
+    assert b"lineclear_time_to_first_token_seconds_count 2.0" in render_metrics(gateway)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_text_offsets_leave_hidden_tokens_out(
+    start_gateway: StartGateway, tokenization: Tokenization, stream: bool
+) -> None:
+    gateway = start_gateway()
+    token_ids = tokenization.encode_prompt("the<|user|>the", add_special_tokens=False)
+
+    def script(submitted: wire.SubmitSequence) -> list[wire.SequenceOutput]:
+        sequence_id = submitted.sequence_id
+        logprobs = [wire.TokenLogprobs(token_id=token_id, logprob=-1.0) for token_id in token_ids]
+        return [
+            wire.SequenceOutput(sequence_id=sequence_id, token_ids=[token_id], logprobs=[logprob])
+            for token_id, logprob in zip(token_ids, logprobs, strict=True)
+        ] + [wire.SequenceOutput(sequence_id=sequence_id, finish_reason="length")]
+
+    gateway.start_worker(script=script)
+    response = gateway.client.post("/v1/completions", json={"prompt": "a", "logprobs": 0, "stream": stream})
+    answers = events_of(response.text) if stream else [response.json()]
+    logprobs = [answer["choices"][0]["logprobs"] for answer in answers if answer["choices"][0]["logprobs"]]
+    assert [token for each in logprobs for token in each["tokens"]] == ["the", "<|user|>", "the"]
+    assert [offset for each in logprobs for offset in each["text_offset"]] == [0, 3, 3]
+
+
+def test_log_probabilities_of_no_text_are_empty_lists(start_gateway: StartGateway, tokenization: Tokenization) -> None:
+    gateway = start_gateway()
+    token_ids = tokenization.encode_text("the")
+
+    def script(submitted: wire.SubmitSequence) -> list[wire.SequenceOutput]:
+        logprobs = [wire.TokenLogprobs(token_id=token_ids[0], logprob=-0.5)]
+        return [wire.SequenceOutput(sequence_id=submitted.sequence_id, token_ids=token_ids, logprobs=logprobs)]
+
+    gateway.start_worker(script=script)
+    body = {"prompt": "a", "logprobs": 1, "stop": "t"}
+    [choice] = gateway.client.post("/v1/completions", json=body).json()["choices"]
+    assert choice["text"] == ""
+    assert choice["logprobs"] == {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    body = {"messages": MESSAGES, "logprobs": True, "stop": "t"}
+    [choice] = gateway.client.post(CHAT, json=body).json()["choices"]
+    assert choice["logprobs"] == {"content": [], "refusal": None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "allowed"),
+    [
+        ({"prompt": ["a"] * 129}, "prompt", "at most 128"),
+        ({"prompt": ["a"] * 9}, "prompt", "at most 8: more are never served at once"),
+        ({"prompt": ["a"] * 3, "n": 3}, "n", "at most 8: more are never served at once"),
+        ({"prompt": ["a"] * 2, "n": 100}, "n", "at most 128 choices for all 2 prompts together"),
+    ],
+)
+def test_too_many_choices_name_the_field_that_asks_for_them(
+    start_gateway: StartGateway, fields: dict[str, Any], param: str, allowed: str
+) -> None:
+    gateway = start_gateway()
+    gateway.start_worker()
+    error = gateway.client.post("/v1/completions", json=fields).json()["error"]
+    assert error["param"] == param
+    assert error["message"].endswith(f"allowed: {allowed}")
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_draft_figures_on_demand(start_gateway: StartGateway, tokenization: Tokenization, stream: bool) -> None:
     gateway = start_gateway()
     counts = DraftCounts(num_verifies=4, proposed_by_position=[4, 4], accepted_by_position=[3, 1])

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lineclear.base.errors import CheckpointError
+from lineclear.gateway import template as template_module
 from lineclear.gateway.conversation import Conversation, Message, PastToolCall, ToolDefinition
 from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.errors import InvalidRequestError
@@ -55,6 +56,39 @@ def render_plainly(text: str) -> str:
     return environment.from_string(TEMPLATE).render(
         messages=messages, tools=tools, enable_thinking=True, add_generation_prompt=True
     )
+
+
+def test_a_request_has_a_largest_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_module, "MAX_VALUES", 20)
+    for nothing in ([None] * 20, [[]] * 20, [{}] * 20, [""] * 20, {str(key): 1 for key in range(10)}):
+        with pytest.raises(InvalidRequestError):
+            CHAT_TEMPLATE.render(Conversation((), (), {"note": nothing}))
+    CHAT_TEMPLATE.render(Conversation((), (), {"note": [None] * 5}))
+
+
+def test_a_guard_is_found_beside_all_others() -> None:
+    text = "".join(GUARDS[:-1])
+    assert CHAT_TEMPLATE.render(conversation(text)).guard == GUARDS[-1]
+
+
+def test_beginnings_at_the_end_are_broken_even_inside_a_literal() -> None:
+    template = ChatTemplate("{{ note }}c{{ bos }}", {}, ("ab", "bc"))
+    rendered = template.render(Conversation((), (), {"note": "ab"}))
+    assert "ab" not in rendered.text
+    assert "bc" not in rendered.text
+
+
+@given(text=hostile_texts)
+def test_the_preview_is_the_rendered_text_without_the_guard(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template_module, "LARGE_CHARACTERS", 0)
+        preview = CHAT_TEMPLATE.preview(conversation(text))
+    rendered = CHAT_TEMPLATE.render(conversation(text))
+    assert preview == rendered.text.replace(rendered.guard, "")
+
+
+def test_a_small_conversation_has_no_preview() -> None:
+    assert CHAT_TEMPLATE.preview(conversation("hello")) is None
 
 
 def control_ids(rendered: Rendered) -> list[int]:

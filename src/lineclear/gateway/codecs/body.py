@@ -23,8 +23,12 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 BodyT = TypeVar("BodyT")
 
+MAX_BIASES = 8192
+"""Each choice takes its own copy along, and applies it to every token."""
+
 StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 StopStrings = StopString | Annotated[list[StopString], msgspec.Meta(max_length=16)]
+LogitBias = Annotated[dict[int, float], msgspec.Meta(max_length=MAX_BIASES)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -53,7 +57,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     seed: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: LogitBias | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -130,8 +134,14 @@ def _in_our_words(reason: str) -> str:
     if expected is None:
         return reason
     allowed = _TYPE_NAME.sub(lambda match: _JSON_TYPES[match[0]], expected["allowed"])
-    got = expected["got"] or "another value"
+    got = expected["got"] or _out_of_bounds(allowed)
     return f"got {_JSON_TYPES.get(got.strip('`'), got)}, allowed: {allowed}".replace("`", "")
+
+
+def _out_of_bounds(allowed: str) -> str:
+    if "of length >=" in allowed:
+        return "a shorter one"
+    return "a longer one" if "of length <=" in allowed else "another value"
 
 
 JsonValue = Any

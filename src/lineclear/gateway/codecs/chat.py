@@ -6,7 +6,9 @@ and the other additions as vLLM and SGLang name them, so that their clients work
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from lineclear.gateway.choice import AnswerFormat, ChoiceDelta
 from lineclear.gateway.codecs.body import GenerationBody, JsonValue, decode_body
@@ -35,15 +37,21 @@ from lineclear.gateway.vocabulary import Vocabulary
 
 MAX_TOP_LOGPROBS = 20
 
+MAX_MESSAGES = 65_536
+"""Each takes some microseconds to read and to render. A conversation of a million tokens has fewer."""
+
+MAX_TOOLS = 4096
+"""Each has its schema taken apart. Agents declare up to some hundred."""
+
 
 class ChatBody(GenerationBody, kw_only=True):
     """The body of a chat completion."""
 
-    messages: list[MessageBody]
+    messages: Annotated[list[MessageBody], msgspec.Meta(max_length=MAX_MESSAGES)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], msgspec.Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: JsonValue = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None

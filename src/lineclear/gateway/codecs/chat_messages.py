@@ -14,7 +14,7 @@ What the model could not be shown is refused: images, sound, files, `null` from 
 that goes on with a message (`prefix`, `partial`).
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -35,6 +35,9 @@ _ROLES: dict[str, Role] = {
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 
 MAX_TOOL_NAME_LEN = 256
+
+MAX_PIECES = 4096
+"""Parts of one message's content, and calls in it."""
 
 
 class ContentPart(msgspec.Struct):
@@ -63,10 +66,10 @@ class MessageBody(msgspec.Struct):
     """A message as clients send it."""
 
     role: str
-    content: str | list[str | ContentPart] | None = None
+    content: str | Annotated[list[str | ContentPart], msgspec.Meta(max_length=MAX_PIECES)] | None = None
     reasoning_content: str | None = None
     reasoning: JsonValue = None
-    tool_calls: list[ToolCallBody] | None = None
+    tool_calls: Annotated[list[ToolCallBody], msgspec.Meta(max_length=MAX_PIECES)] | None = None
     function_call: FunctionCallBody | None = None
     tool_call_id: str | None = None
     name: str | None = None

@@ -9,9 +9,9 @@ Source: OpenAI API reference, "Create completion".
 from collections.abc import Sequence
 from typing import Any
 
-from lineclear.gateway.choice import AnswerFormat, ChoiceDelta
+from lineclear.gateway.choice import AnswerFormat, ChoiceDelta, PlacedToken
 from lineclear.gateway.codecs.body import GenerationBody, decode_body
-from lineclear.gateway.codecs.logprobs import completion_logprobs, token_text
+from lineclear.gateway.codecs.logprobs import completion_logprobs
 from lineclear.gateway.codecs.model_name import check_model_name
 from lineclear.gateway.codecs.openai_stream import OpenAiStream
 from lineclear.gateway.codecs.sampling import (
@@ -31,7 +31,6 @@ from lineclear.gateway.fragments import Content
 from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest
 from lineclear.gateway.served_model import ServedModel
 from lineclear.gateway.usage import Usage
-from lineclear.protocol.wire import TokenLogprobs
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for this API."""
@@ -76,6 +75,7 @@ class CompletionCodec:
                 skip_special_tokens=completion.skip_special_tokens is not False,
             ),
             want_draft_counts=completion.want_draft_figures,
+            choices_param="prompt" if num_choices == 1 else "n",
         )
         reply = CompletionReply(context, completion, [choice.prompt_token_ids for choice in choices])
         return ApiCall(request=request, reply=reply, is_stream=bool(completion.stream))
@@ -152,7 +152,6 @@ class CompletionReply:
         self._vocabulary = context.model.assets.tokenization.vocabulary
         self._want_logprobs = completion.logprobs is not None
         self._echoes = [detokenize(self._vocabulary, prompt) if completion.echo else "" for prompt in prompts]
-        self._offsets = [0] * len(prompts)
         self._stream = OpenAiStream(
             object_name="text_completion",
             chunk_name="text_completion",
@@ -170,7 +169,7 @@ class CompletionReply:
     def delta(self, choice_idx: int, delta: ChoiceDelta) -> bytes:
         """A chunk for the text; the reason of the end in a chunk of its own."""
         text = "".join(part.text for part in delta.parts if isinstance(part, Content))
-        logprobs = self._logprobs(choice_idx, delta.logprobs)
+        logprobs = self._logprobs(delta.logprobs) if delta.logprobs else None
         chunks = [self._chunk(choice_idx, text, logprobs)] if text or logprobs else []
         if delta.finish_reason is not None:
             chunks.append(self._chunk(choice_idx, "", None, delta))
@@ -187,7 +186,7 @@ class CompletionReply:
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """A completion."""
         objects = [
-            _choice_object(idx, self._echoes[idx] + choice.content, self._logprobs(idx, choice.logprobs), choice)
+            _choice_object(idx, self._echoes[idx] + choice.content, self._logprobs(choice.logprobs), choice)
             for idx, choice in enumerate(choices)
         ]
         return self._stream.whole(objects, choices, usage)
@@ -201,12 +200,8 @@ class CompletionReply:
     ) -> bytes:
         return self._stream.chunk([_choice_object(choice_idx, text, logprobs, ending or ChoiceDelta())])
 
-    def _logprobs(self, choice_idx: int, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
-        if not self._want_logprobs or not logprobs:
-            return None
-        described = completion_logprobs(self._vocabulary, logprobs, self._offsets[choice_idx])
-        self._offsets[choice_idx] += sum(len(token_text(self._vocabulary, token.token_id)) for token in logprobs)
-        return described
+    def _logprobs(self, tokens: Sequence[PlacedToken]) -> dict[str, Any] | None:
+        return completion_logprobs(self._vocabulary, tokens) if self._want_logprobs else None
 
 
 def _choice_object(

@@ -3,40 +3,36 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lineclear.gateway.choice import PlacedToken
 from lineclear.gateway.vocabulary import Vocabulary
-from lineclear.protocol.wire import TokenLogprobs
 
 LOWEST_LOGPROB = -9999.0
 """What OpenAI reports for a token that is all but impossible; JSON has no infinity."""
 
 
-def chat_logprobs(vocabulary: Vocabulary, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+def chat_logprobs(vocabulary: Vocabulary, tokens: Sequence[PlacedToken]) -> dict[str, Any]:
     """The `logprobs` object of a chat choice."""
     return {
         "content": [
             _entry(vocabulary, token.token_id, token.logprob)
             | {"top_logprobs": [_entry(vocabulary, token_id, logprob) for token_id, logprob in token.top]}
-            for token in logprobs
+            for token in (placed.logprobs for placed in tokens)
         ],
         "refusal": None,
     }
 
 
-def completion_logprobs(vocabulary: Vocabulary, logprobs: Sequence[TokenLogprobs], text_offset: int) -> dict[str, Any]:
-    """The `logprobs` object of a plain completion; `text_offset` is where the first token begins in the text."""
-    texts = [token_text(vocabulary, token.token_id) for token in logprobs]
-    offsets: list[int] = []
-    for text in texts:
-        offsets.append(text_offset)
-        text_offset += len(text)
+def completion_logprobs(vocabulary: Vocabulary, tokens: Sequence[PlacedToken]) -> dict[str, Any]:
+    """The `logprobs` object of a plain completion."""
+    logprobs = [placed.logprobs for placed in tokens]
     return {
-        "tokens": texts,
+        "tokens": [token_text(vocabulary, token.token_id) for token in logprobs],
         "token_logprobs": [_finite(token.logprob) for token in logprobs],
         "top_logprobs": [
             {token_text(vocabulary, token_id): _finite(logprob) for token_id, logprob in token.top}
             for token in logprobs
         ],
-        "text_offset": offsets,
+        "text_offset": [placed.start for placed in tokens],
     }
 
 

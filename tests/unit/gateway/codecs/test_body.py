@@ -1,9 +1,13 @@
 """Bodies that make no sense are refused in words that name the field."""
 
+import json
+from typing import Any
+
 import pytest
 
-from lineclear.gateway.codecs.body import GenerationBody, decode_body
-from lineclear.gateway.codecs.chat import ChatBody, _read_max_tokens
+from lineclear.gateway.codecs.body import MAX_BIASES, GenerationBody, decode_body
+from lineclear.gateway.codecs.chat import MAX_MESSAGES, MAX_TOOLS, ChatBody, _read_max_tokens
+from lineclear.gateway.codecs.chat_messages import MAX_PIECES
 from lineclear.gateway.errors import InvalidRequestError
 
 
@@ -14,6 +18,12 @@ from lineclear.gateway.errors import InvalidRequestError
         (b'{"logit_bias": {"x": 1}}', "logit_bias", "logit_bias: "),
         (b'{"logit_bias": {"1": "x"}}', "logit_bias", "logit_bias: "),
         (b'{"stop": ["a", ""]}', "stop[1]", "stop[1]: "),
+        (b'{"stop": ""}', "stop", "stop: got a shorter one, allowed: string of length >= 1"),
+        (
+            b'{"stop": ["a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"]}',
+            "stop",
+            "stop: got a longer one, allowed: array of length <= 16",
+        ),
         (b'{"stream_options": {"include_usage": 1}}', "stream_options.include_usage", "stream_options.include_usage: "),
         (b"[]", None, "got array, allowed: object"),
     ],
@@ -23,6 +33,28 @@ def test_wrong_types(body: bytes, param: str | None, message: str) -> None:
         decode_body(body, GenerationBody)
     assert (raised.value.param, raised.value.code) == (param, "invalid_type")
     assert raised.value.message.startswith(message)
+
+
+ENTRY = {"role": "user", "content": ""}
+CALL = {"function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": [ENTRY] * (MAX_MESSAGES + 1)}, "messages"),
+        ({"messages": [], "tools": [{}] * (MAX_TOOLS + 1)}, "tools"),
+        ({"messages": [ENTRY | {"content": [""] * (MAX_PIECES + 1)}]}, "messages[0].content"),
+        ({"messages": [ENTRY | {"tool_calls": [CALL] * (MAX_PIECES + 1)}]}, "messages[0].tool_calls"),
+        ({"messages": [], "logit_bias": dict.fromkeys(range(MAX_BIASES + 1), 1)}, "logit_bias"),
+    ],
+    ids=["messages", "tools", "content", "tool_calls", "logit_bias"],
+)
+def test_lists_have_a_longest_length(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        decode_body(json.dumps(fields).encode(), ChatBody)
+    assert raised.value.param == param
+    assert "got a longer one" in raised.value.message
 
 
 def test_missing_fields() -> None:
