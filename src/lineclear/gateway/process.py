@@ -20,6 +20,7 @@ from lineclear.base.errors import ConfigError
 from lineclear.config.components import ServeConfig
 from lineclear.gateway.app import build_app
 from lineclear.gateway.bodies import Bodies
+from lineclear.gateway.connection import Connection
 from lineclear.gateway.dispatch import Dispatcher
 from lineclear.gateway.errors import UnavailableError
 from lineclear.gateway.ledger import Ledger
@@ -97,7 +98,7 @@ class Gateway:
         self._server = _Server(
             uvicorn.Config(
                 build_app(self.services, config.gateway.api_key),
-                http="httptools",
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import logging
 import re
 import socket
 import threading
@@ -928,6 +929,87 @@ def test_pipelined_requests_are_answered_in_order(start_gateway: StartGateway, t
         connection.sendall(request + last)
         received = b"".join(iter(lambda: connection.recv(65_536), b""))
     assert received.count(b"HTTP/1.1 200 OK") == 2
+
+
+def pipelined_request(body: dict[str, Any]) -> bytes:
+    data = json.dumps(body).encode()
+    return f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("is_sent_later", [False, True])
+def test_a_client_that_leaves_with_requests_sent_ahead_cancels(
+    start_gateway: StartGateway, caplog: pytest.LogCaptureFixture, stream: bool, is_sent_later: bool
+) -> None:
+    gateway = start_gateway()
+    worker = gateway.start_worker()
+    request = pipelined_request({"messages": MESSAGES, "stream": stream})
+    connection = socket.create_connection(("127.0.0.1", gateway.port), WAIT_SECONDS)
+    connection.sendall(request if is_sent_later else request * 3)
+    running = worker.next_submitted().sequence_id
+    if is_sent_later:
+        connection.sendall(request * 2)
+        [served] = gateway.gateway._server.server_state.connections
+        gateway.wait_until(lambda: len(served.pipeline) == 2)
+    connection.close()
+    assert worker.next_cancelled() == running
+    gateway.wait_until(lambda: num_ended(gateway, Outcome.DISCONNECTED) == 1)
+    gateway.wait_until(lambda: not gateway.gateway._server.server_state.tasks)
+    assert gateway.gateway.ledger.statistics().num_opened == 1
+    assert worker.submitted.empty()
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
+
+
+def test_a_client_that_leaves_after_the_first_of_its_answers(
+    start_gateway: StartGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = start_gateway()
+    worker = gateway.start_worker()
+    with socket.create_connection(("127.0.0.1", gateway.port), WAIT_SECONDS) as connection:
+        connection.sendall(pipelined_request({"messages": MESSAGES}) * 3)
+        first = worker.next_submitted().sequence_id
+        worker.send(wire.SequenceOutput(sequence_id=first, finish_reason="stop"))
+        second = worker.next_submitted().sequence_id
+    assert worker.next_cancelled() == second
+    gateway.wait_until(lambda: num_ended(gateway, Outcome.DISCONNECTED) == 1)
+    assert num_ended(gateway, Outcome.COMPLETED) == 1
+    assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
+
+
+def test_many_requests_may_be_sent_ahead(start_gateway: StartGateway, tokenization: Tokenization) -> None:
+    gateway = start_gateway()
+    gateway.start_worker(script=says(tokenization, "x"))
+    with socket.create_connection(("127.0.0.1", gateway.port), WAIT_SECONDS) as connection:
+        connection.settimeout(WAIT_SECONDS)
+        requests = [
+            pipelined_request({"messages": [{"role": "user", "content": "a" * 100 * idx}]}) for idx in range(30)
+        ]
+        connection.sendall(b"".join(requests))
+        received = b""
+        while received.count(b"HTTP/1.1 200 OK") < len(requests):
+            received += connection.recv(65_536)
+
+
+@pytest.mark.parametrize("garbage", [b"\x00\x01garbage\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: -5\r\n\r\n"])
+def test_what_is_no_http_is_told_so_in_the_shape_of_all_errors(start_gateway: StartGateway, garbage: bytes) -> None:
+    gateway = start_gateway()
+    with socket.create_connection(("127.0.0.1", gateway.port), WAIT_SECONDS) as connection:
+        connection.sendall(garbage)
+        head, _, body = b"".join(iter(lambda: connection.recv(65_536), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+def test_garbage_behind_a_request_does_not_get_into_its_answer(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    worker = gateway.start_worker()
+    with socket.create_connection(("127.0.0.1", gateway.port), WAIT_SECONDS) as connection:
+        connection.sendall(pipelined_request({"messages": MESSAGES, "stream": True}))
+        worker.next_submitted()
+        connection.sendall(b"\x00garbage\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert b"400" not in received
+    gateway.wait_until(lambda: num_ended(gateway, Outcome.DISCONNECTED) == 1)
 
 
 # Workers that are lost
