@@ -14,11 +14,11 @@ from lineclear.protocol.handoff.messages import (
 )
 from lineclear.protocol.handoff.names import MAX_RANKS, Epoch, Peer, end_of_life, writer_number
 from lineclear.protocol.wire import MAX_MESSAGE_BYTES
-from tests.unit.protocol.handoff_cases import RANK_0, RANK_1, RESULT, epoch, work
+from tests.unit.protocol.handoff_cases import RANK_0, RANK_1, epoch, work
 
 TO_RANK = [PrefillOrder(epoch(1), RANK_0, work()), Abort(epoch(1), RANK_0)]
 TO_DECODE = [
-    WritesDone(epoch(1), RANK_0, RESULT),
+    WritesDone(epoch(1), RANK_0),
     WritesDone(epoch(1), RANK_1),
     LineClear(epoch(1), RANK_0),
     WritesFailed(epoch(1), RANK_0, FailureReason.WRITE_UNKNOWN),
@@ -55,6 +55,7 @@ def _changed(**fields: object) -> bytes:
         {"start": -1},
         {"block_ids": []},
         {"prompt_token_ids": []},
+        {"prompt_token_ids": [1]},
         {"prompt_token_ids": [2**32]},
         {"memory_key": 5},
         {"colour": "blue"},

@@ -28,7 +28,7 @@ from lineclear.protocol.handoff.receiver import (
     Tick,
     step,
 )
-from tests.unit.protocol.handoff_cases import RANK_0, RANK_1, RESULT, epoch, work
+from tests.unit.protocol.handoff_cases import RANK_0, RANK_1, epoch, work
 
 E = epoch(3)
 ORDERS = (Send(PrefillOrder(E, RANK_0, work())), Send(PrefillOrder(E, RANK_1, work())))
@@ -50,7 +50,7 @@ def run(*events: ReceiverEvent) -> tuple[Receiver, tuple[ReceiverEffect, ...]]:
 
 
 def done(peer: Peer) -> Received:
-    return Received(WritesDone(E, peer, RESULT if peer == RANK_1 else None))
+    return Received(WritesDone(E, peer))
 
 
 def clear(peer: Peer) -> Received:
@@ -67,7 +67,7 @@ def test_ready_when_every_rank_has_written_and_before_the_last_hold_ends() -> No
     assert run(done(RANK_1))[1] == (ReleaseWriter(E, RANK_1),)
     state, effects = run(done(RANK_1), done(RANK_0))
     assert state.phase is ReceiverPhase.READY
-    assert effects == (Ready(E, RESULT), ReleaseWriter(E, RANK_0), Settled(E))
+    assert effects == (Ready(E), ReleaseWriter(E, RANK_0), Settled(E))
 
 
 @pytest.mark.parametrize(

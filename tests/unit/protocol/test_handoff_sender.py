@@ -29,7 +29,7 @@ from lineclear.protocol.handoff.sender import (
     WriteUnknown,
     step,
 )
-from tests.unit.protocol.handoff_cases import RANK_0, RESULT, epoch, work
+from tests.unit.protocol.handoff_cases import RANK_0, epoch, work
 
 E = epoch(3)
 LIVES_BEFORE = Peer(RANK_0.worker_id, RANK_0.rank, RANK_0.life - 1)
@@ -52,19 +52,19 @@ def run(*events: SenderEvent) -> tuple[Sender, tuple[SenderEffect, ...]]:
 
 
 CLEAR = Send(LineClear(E, RANK_0))
-DONE = Send(WritesDone(E, RANK_0, RESULT))
-ALL_WRITTEN = (order(), ChunkComputed(E, 4, RESULT), WriteEnded(E, 0, ok=True))
+DONE = Send(WritesDone(E, RANK_0))
+ALL_WRITTEN = (order(), ChunkComputed(E, 4), WriteEnded(E, 0, ok=True))
 IN_FLIGHT = (order(), ChunkComputed(E, 2))
 
 
 def test_chunks_are_written_as_they_are_computed() -> None:
     assert run(order())[1] == (BeginPrefill(E, work()),)
     assert run(*IN_FLIGHT)[1] == (PostWrite(E, 0, 0, 2),)
-    assert run(*IN_FLIGHT, ChunkComputed(E, 4, RESULT))[1] == (PostWrite(E, 1, 2, 4),)
+    assert run(*IN_FLIGHT, ChunkComputed(E, 4))[1] == (PostWrite(E, 1, 2, 4),)
 
 
 def test_done_when_all_is_written_in_whatever_order_writes_end() -> None:
-    both = (*IN_FLIGHT, ChunkComputed(E, 4, RESULT))
+    both = (*IN_FLIGHT, ChunkComputed(E, 4))
     assert run(*both, WriteEnded(E, 1, ok=True))[1] == ()
     state, effects = run(*both, WriteEnded(E, 1, ok=True), WriteEnded(E, 0, ok=True))
     assert effects == (DONE, ReleaseSource(E))
@@ -89,13 +89,13 @@ def test_an_abort_in_flight_is_answered_when_the_write_has_ended_and_not_before(
     state, effects = run(*IN_FLIGHT, abort())
     assert effects == (StopPrefill(E),)
     assert step(state, abort()) == (state, ())
-    assert step(state, ChunkComputed(E, 4, RESULT)) == (state, ())
+    assert step(state, ChunkComputed(E, 4)) == (state, ())
     for ok in (True, False):
         assert step(state, WriteEnded(E, 0, ok=ok))[1] == (CLEAR, ReleaseSource(E))
 
 
 def test_a_bad_write_is_news_and_then_the_proof() -> None:
-    both = (*IN_FLIGHT, ChunkComputed(E, 4, RESULT), WriteEnded(E, 0, ok=False))
+    both = (*IN_FLIGHT, ChunkComputed(E, 4), WriteEnded(E, 0, ok=False))
     failed = Send(WritesFailed(E, RANK_0, FailureReason.WRITE_FAILED))
     assert run(*both)[1] == (failed, StopPrefill(E))
     assert run(*both, order())[1] == (failed,)
@@ -201,7 +201,7 @@ def test_a_report_that_is_not_owed_is_our_own_mistake(events: tuple[SenderEvent,
 
 
 def test_a_chunk_beyond_the_prompt_is_our_own_mistake() -> None:
-    with pytest.raises(InvariantError, match="a chunk ends at 5, the prompt at 4"):
+    with pytest.raises(InvariantError, match="a chunk ends at 5, the work at 4"):
         run(order(), ChunkComputed(E, 5))
 
 

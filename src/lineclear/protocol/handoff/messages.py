@@ -20,8 +20,7 @@ from typing import Annotated
 import msgspec
 
 from lineclear.protocol.handoff.names import Count, Epoch, Peer, Positive
-from lineclear.protocol.sampling import SamplingParams
-from lineclear.protocol.wire import TokenId, TokenLogprobs
+from lineclear.protocol.wire import TokenId
 
 
 class FailureReason(StrEnum):
@@ -63,16 +62,20 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class PrefillWork(_Part, frozen=True, kw_only=True):
-    """What an order wants: the KV of tokens [start, end) of a prompt, written into blocks of the decode worker."""
+    """What an order wants: the KV of tokens [start, end) of a prompt, written into blocks of the decode worker.
 
-    prompt_token_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1)]
+    The prompt's last token is not among them: decode computes it together with the first token of the answer, which it
+    samples, verifies and drafts from as in any other step. It is sent along because the draft layer's KV at a position
+    depends on the token after it.
+    """
+
+    prompt_token_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=2)]
     start: Count = 0
     """Decode has the KV of [0, start): whole blocks of its own prefix tree."""
     block_ids: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
     """Destination blocks of [start, end), in order."""
     memory_key: bytes
     """What the transport needs to reach those blocks. No two decode lives share one (R10)."""
-    sampling: SamplingParams
     request_id: str
     sequence_id: Count
     timeout_ms: Positive | None = None
@@ -80,24 +83,12 @@ class PrefillWork(_Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.start >= self.end:
-            raise ValueError(f"start: got {self.start}, allowed: below the prompt's {self.end} tokens")
-
-    def __hash__(self) -> int:
-        """Of some of the fields: `sampling` may hold a dict, which has no hash."""
-        return hash((self.sequence_id, self.block_ids, self.memory_key, self.start))
+            raise ValueError(f"start: got {self.start}, allowed: below {self.end}, the prompt's length less one")
 
     @property
     def end(self) -> int:
-        """The prompt's length."""
-        return len(self.prompt_token_ids)
-
-
-class PrefillResult(_Part, frozen=True, kw_only=True):
-    """What the prompt's last position gave, from the one rank that samples."""
-
-    first_token_id: TokenId
-    logprobs: TokenLogprobs | None = None
-    draft_token_ids: tuple[TokenId, ...] = ()
+        """Where the tokens end whose KV is wanted: before the prompt's last."""
+        return len(self.prompt_token_ids) - 1
 
 
 class PrefillOrder(_Message, frozen=True, tag="prefill_order"):
@@ -112,8 +103,6 @@ class Abort(_Message, frozen=True, tag="abort"):
 
 class WritesDone(_Message, frozen=True, tag="writes_done"):
     """rank → decode: every write is complete and visible, and none will follow."""
-
-    result: PrefillResult | None = None
 
 
 class LineClear(_Message, frozen=True, tag="line_clear"):

@@ -28,7 +28,6 @@ from lineclear.protocol.handoff.messages import (
     FailureReason,
     LineClear,
     PrefillOrder,
-    PrefillResult,
     PrefillWork,
     ToDecode,
     ToRank,
@@ -61,7 +60,6 @@ class Receiver:
     proven: frozenset[Peer] = frozenset()
     lost: frozenset[Peer] = frozenset()
     """Unproven peers whose life is believed to be over."""
-    result: PrefillResult | None = None
 
     @property
     def unproven(self) -> tuple[Peer, ...]:
@@ -141,8 +139,6 @@ class Ready:
     """
 
     epoch: Epoch
-    result: PrefillResult | None
-    """None if no rank sampled: decode computes the prompt's last token itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +181,8 @@ def _receive(state: Receiver, message: ToDecode) -> Step:
     if message.epoch != state.epoch or not _is_awaited(state, message.peer):
         return state, ()
     match message:
-        case WritesDone(peer=peer, result=result):
-            return _prove_success(state, peer, result)
+        case WritesDone(peer=peer):
+            return _prove_success(state, peer)
         case LineClear(peer=peer):
             return _prove_failure(state, peer, FailureReason.REFUSED)
         case WritesFailed(reason=reason):
@@ -195,16 +191,15 @@ def _receive(state: Receiver, message: ToDecode) -> Step:
             assert_never(message)
 
 
-def _prove_success(state: Receiver, peer: Peer, result: PrefillResult | None) -> Step:
+def _prove_success(state: Receiver, peer: Peer) -> Step:
     state = _with_proof(state, peer)
-    state = replace(state, done=state.done | {peer}, result=result or state.result)
+    state = replace(state, done=state.done | {peer})
     release = ReleaseWriter(state.epoch, peer)
     if state.phase is ReceiverPhase.CLOSING:
         return _settle_if_clear(state, (release,))
     if len(state.done) < len(state.peers):
         return state, (release,)
-    ready = Ready(state.epoch, state.result)
-    return replace(state, phase=ReceiverPhase.READY), (ready, release, Settled(state.epoch))
+    return replace(state, phase=ReceiverPhase.READY), (Ready(state.epoch), release, Settled(state.epoch))
 
 
 def _prove_failure(state: Receiver, peer: Peer, reason: FailureReason) -> Step:

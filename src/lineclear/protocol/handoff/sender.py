@@ -37,7 +37,6 @@ from lineclear.protocol.handoff.messages import (
     FailureReason,
     LineClear,
     PrefillOrder,
-    PrefillResult,
     PrefillWork,
     ToDecode,
     ToRank,
@@ -61,7 +60,6 @@ class Record:
     """Ids of writes posted and not reported."""
     unknown: frozenset[int] = frozenset()
     """Ids of writes that the transport gave up and proves nothing about."""
-    result: PrefillResult | None = None
     closed_by: FailureReason | None = None
     """None while OPEN."""
 
@@ -112,12 +110,11 @@ class Received:
 class ChunkComputed:
     """The KV of tokens [0, end) is in the source blocks and visible to the transport.
 
-    Also for a prefix that the rank's own tree had. The prompt's end brings the result, on the rank that samples.
+    Also for a prefix that the rank's own tree had.
     """
 
     epoch: Epoch
     end: int
-    result: PrefillResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +274,12 @@ def _compute(state: Sender, event: ChunkComputed) -> Step:
     if record is None or not record.is_open:
         return state, ()
     if event.end > record.work.end:
-        raise InvariantError(f"{event.epoch}: a chunk ends at {event.end}, the prompt at {record.work.end}")
-    result = event.result or record.result
+        raise InvariantError(f"{event.epoch}: a chunk ends at {event.end}, the work at {record.work.end}")
     if event.end <= record.posted:
-        return _with(state, replace(record, result=result)), ()
+        return state, ()
     write_id = record.num_writes
     flying = record.flying | {write_id}
-    after = replace(record, posted=event.end, num_writes=write_id + 1, flying=flying, result=result)
+    after = replace(record, posted=event.end, num_writes=write_id + 1, flying=flying)
     return _with(state, after), (PostWrite(event.epoch, write_id, record.posted, event.end),)
 
 
@@ -322,7 +318,7 @@ def _settle(state: Sender, record: Record) -> Step:
         return _with(state, record), ()
     state = _without(state, record)
     if record.is_open:
-        done = WritesDone(record.epoch, state.peer, record.result)
+        done = WritesDone(record.epoch, state.peer)
         return replace(state, done=(*state.done, done)), (Send(done), ReleaseSource(record.epoch))
     return state, (Send(LineClear(record.epoch, state.peer)), ReleaseSource(record.epoch))
 

@@ -7,7 +7,6 @@ from lineclear.kv.pool import Holder
 from lineclear.protocol.handoff import receiver as rx
 from lineclear.protocol.handoff.messages import FailureReason, PrefillWork
 from lineclear.protocol.handoff.names import Epoch, Peer
-from lineclear.protocol.sampling import SamplingParams
 from lineclear.testing.explorer import Move, MoveKind
 from lineclear.testing.handoff.blocks import acquire, release_if_held, try_allocate
 from lineclear.testing.handoff.prefill_moves import restart_rank
@@ -23,8 +22,6 @@ from lineclear.testing.handoff.world import (
     spend,
     with_request,
 )
-
-_SAMPLING = SamplingParams(max_tokens=1)
 
 
 def request_moves(shells: Shells, world: World) -> Iterator[Move[World]]:
@@ -104,10 +101,9 @@ def _admit(shells: Shells, world: World, index: int) -> World:
 
 def _work(shells: Shells, block_ids: tuple[int, ...], memory: int) -> PrefillWork:
     return PrefillWork(
-        prompt_token_ids=tuple(range(shells.scenario.num_tokens)),
+        prompt_token_ids=tuple(range(shells.scenario.num_tokens + 1)),
         block_ids=block_ids,
         memory_key=memory_key(memory),
-        sampling=_SAMPLING,
         request_id="any",
         sequence_id=0,
     )

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 
 from lineclear.protocol.handoff import sender as tx
-from lineclear.protocol.handoff.messages import PrefillResult
 from lineclear.protocol.handoff.names import Epoch
 from lineclear.testing.explorer import Move, MoveKind
 from lineclear.testing.handoff.shells import Shells
@@ -20,7 +19,6 @@ from lineclear.testing.handoff.world import (
     with_source,
 )
 
-_RESULT = PrefillResult(first_token_id=0)
 _ORPHANED_FROM = (WriteState.POSTED, WriteState.ADRIFT, WriteState.ORPHANED)
 
 
@@ -92,9 +90,7 @@ def _source_moves(shells: Shells, world: World, rank_index: int, rank: Rank) -> 
 
 def _compute(shells: Shells, world: World, rank_index: int, slot: int, source: Source) -> World:
     end = source.computed + 1
-    samples = end == source.end and rank_index == 0
-    event = tx.ChunkComputed(source.epoch, end, _RESULT if samples else None)
-    world = shells.to_sender(world, rank_index, event)
+    world = shells.to_sender(world, rank_index, tx.ChunkComputed(source.epoch, end))
     after = world.ranks[rank_index].sources[slot]
     return world if after is None else with_source(world, rank_index, slot, after._replace(computed=end))
 

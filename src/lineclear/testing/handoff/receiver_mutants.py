@@ -58,7 +58,7 @@ def is_ready_at_first_done(state: Receiver, event: ReceiverEvent) -> Step:
         return after, effects
     releases = (ReleaseWriter(state.epoch, peer) for peer in after.unproven)
     ready = replace(after, phase=ReceiverPhase.READY)
-    return ready, (Ready(state.epoch, after.result), *effects, *releases, Settled(state.epoch))
+    return ready, (Ready(state.epoch), *effects, *releases, Settled(state.epoch))
 
 
 def releases_before_ready(state: Receiver, event: ReceiverEvent) -> Step:
@@ -120,7 +120,7 @@ def aborts_once(state: Receiver, event: ReceiverEvent) -> Step:
 def _readdressed(message: ToDecode, epoch: Epoch, peer: Peer) -> ToDecode:
     match message:
         case WritesDone():
-            return WritesDone(epoch, peer, message.result)
+            return WritesDone(epoch, peer)
         case LineClear():
             return LineClear(epoch, peer)
         case WritesFailed():

@@ -80,7 +80,7 @@ def is_done_too_soon(state: Sender, event: SenderEvent) -> Step:
     record = after.find(event.epoch) if isinstance(event, WriteEnded) else None
     if record is None or not record.is_open or record.flying:
         return after, effects
-    done = WritesDone(record.epoch, state.peer, record.result)
+    done = WritesDone(record.epoch, state.peer)
     return _without(after, record), (*effects, Send(done), ReleaseSource(record.epoch))
 
 

@@ -145,7 +145,7 @@ class Shells:
             case rx.ReleaseWriter(epoch, peer):
                 return self._release(world, receiver.work.block_ids, writer_holder(epoch, peer))
             case rx.Ready():
-                return self._ready(world, receiver, effect)
+                return self._ready(world, receiver)
             case rx.Failed(epoch):
                 return self._fail(world, receiver, epoch)
             case rx.Settled(epoch):
@@ -158,14 +158,12 @@ class Shells:
         end_hold = release if self.physics.strict else release_if_held
         return world._replace(blocks=end_hold(world.blocks, block_ids, holder))
 
-    def _ready(self, world: World, receiver: rx.Receiver, effect: rx.Ready) -> World:
+    def _ready(self, world: World, receiver: rx.Receiver) -> World:
         landed = world.decode.landed
         for peer in receiver.peers:
             for position in range(receiver.work.start, receiver.work.end):
                 if Landing(receiver.epoch, peer, position) not in landed:
                     raise Violation("P2: ready before everything was written")
-        if effect.result is None:
-            raise Violation("P2: ready without the result of the prompt")
         index, request = _running(world, receiver.epoch)
         world = with_request(world, index, request._replace(phase=RequestPhase.DECODING))
         return world._replace(blocks=acquire(world.blocks, receiver.work.block_ids, sequence_holder(receiver.epoch)))

@@ -74,7 +74,7 @@ def say_message(message: HandoffMessage) -> str:
         case Abort():
             return f"Abort({about})"
         case WritesDone():
-            return f"WritesDone({about}{'' if message.result is None else ', result'})"
+            return f"WritesDone({about})"
         case LineClear():
             return f"LineClear({about})"
         case WritesFailed():
@@ -90,8 +90,8 @@ def say_receiver_effect(effect: rx.ReceiverEffect) -> str:
             return f"send {say_message(message)}"
         case rx.ReleaseWriter(epoch, peer):
             return f"end the writer's hold of {say_peer(peer)} for {say_epoch(epoch)}"
-        case rx.Ready(epoch, result):
-            return f"let {say_epoch(epoch)} decode{'' if result is None else ', its first token is known'}"
+        case rx.Ready(epoch):
+            return f"let {say_epoch(epoch)} decode"
         case rx.Failed(epoch, reason):
             return f"give {say_epoch(epoch)} its outcome: {reason}"
         case rx.Settled(epoch):
