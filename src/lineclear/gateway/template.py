@@ -170,7 +170,7 @@ def _unused_guard(texts: list[str]) -> str:
 def _read_texts(values: JsonObject) -> list[str]:
     texts = list(islice(_texts(values), MAX_VALUES + 1))
     if len(texts) > MAX_VALUES:
-        raise refuse("messages", f"more than {MAX_VALUES} values in messages, tools and variables", "fewer")
+        raise refuse("messages", "too many values, tools and variables included", f"at most {MAX_VALUES}")
     return texts
 
 

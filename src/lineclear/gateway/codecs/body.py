@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from lineclear.gateway.errors import InvalidRequestError
+from lineclear.gateway.errors import InvalidRequestError, refuse
 
 _PATH = re.compile(r" - at (?:`key` in )?`\$?\.?(?P<path>.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
@@ -22,6 +22,10 @@ _JSON_TYPES = {"str": "string", "float": "number", "int": "integer", "bool": "bo
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 BodyT = TypeVar("BodyT")
+
+MAX_SEPARATORS = 4 * 1024 * 1024
+"""Bounds the number of values before they are made: an empty object is two characters, and 64 bytes of memory. Text has
+some too, and a prompt of a million tokens fewer than this."""
 
 MAX_BIASES = 8192
 """Each choice takes its own copy along, and applies it to every token."""
@@ -92,8 +96,9 @@ def decode_body(body: bytes, kind: type[BodyT]) -> BodyT:
     """Read a JSON body.
 
     Raises:
-        InvalidRequestError: It is not JSON, or a field has the wrong type.
+        InvalidRequestError: It is not JSON, or has too many values, or a field has the wrong type.
     """
+    _refuse_too_many_values(body)
     try:
         return msgspec.json.decode(body, type=kind)
     except RecursionError:
@@ -103,6 +108,14 @@ def decode_body(body: bytes, kind: type[BodyT]) -> BodyT:
     except (msgspec.DecodeError, UnicodeError) as error:
         hint = " (a string holds half of a surrogate pair?)" if _SURROGATE.search(body) else ""
         raise InvalidRequestError(f"the body is not valid JSON: {error}{hint}", None, "invalid_json") from None
+
+
+def _refuse_too_many_values(body: bytes) -> None:
+    if len(body) <= MAX_SEPARATORS:
+        return
+    num_separators = sum(map(body.count, (b",", b"[", b"{")))
+    if num_separators > MAX_SEPARATORS:
+        raise refuse("body", f"{num_separators} of the characters , [ {{", f"at most {MAX_SEPARATORS}")
 
 
 def convert_field(value: object, kind: type[BodyT], path: str) -> BodyT:

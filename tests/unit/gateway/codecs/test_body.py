@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lineclear.gateway.codecs import body as body_module
 from lineclear.gateway.codecs.body import MAX_BIASES, GenerationBody, decode_body
 from lineclear.gateway.codecs.chat import MAX_MESSAGES, MAX_TOOLS, ChatBody, _read_max_tokens
 from lineclear.gateway.codecs.chat_messages import MAX_PIECES
@@ -33,6 +34,15 @@ def test_wrong_types(body: bytes, param: str | None, message: str) -> None:
         decode_body(body, GenerationBody)
     assert (raised.value.param, raised.value.code) == (param, "invalid_type")
     assert raised.value.message.startswith(message)
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"0", b'""'])
+def test_a_body_has_a_largest_number_of_values(monkeypatch: pytest.MonkeyPatch, value: bytes) -> None:
+    monkeypatch.setattr(body_module, "MAX_SEPARATORS", 100)
+    decode_body(b'{"other": [' + b",".join([value] * 40) + b"]}", GenerationBody)
+    with pytest.raises(InvalidRequestError) as raised:
+        decode_body(b'{"other": [' + b",".join([value] * 200) + b"]}", GenerationBody)
+    assert raised.value.param == "body"
 
 
 ENTRY = {"role": "user", "content": ""}
