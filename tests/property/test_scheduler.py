@@ -22,6 +22,7 @@ def configs(draw: st.DrawFn) -> ScheduleConfig:
         max_model_len=draw(st.integers(6, 30)),
         draft_tokens=draw(st.integers(0, 3)),
         double_cost_len=draw(st.sampled_from([1, 5, 100])),
+        min_handoff_tokens=draw(st.integers(1, 6)),
         eos_token_ids=frozenset({EOS}),
     )
 

@@ -52,6 +52,7 @@ def build_engine(config: EngineConfig, model_dir: Path, *, on_tensor: OnTensor |
         max_model_len=max_model_len,
         draft_tokens=config.draft_tokens,
         double_cost_len=double_cost_len(model_config),
+        min_handoff_tokens=1,
         eos_token_ids=frozenset(model_config.eos_token_ids),
     )
     scheduler = Scheduler(schedule, pool, RadixTree(pool, config.block_size, keeps=config.prefix_cache))

@@ -17,4 +17,6 @@ class ScheduleConfig:
     """Drafts of one verify at most; 0 turns drafting off."""
     double_cost_len: int
     """Context at which a token costs twice what it costs without any."""
+    min_handoff_tokens: int
+    """Tokens that a prompt lacks here from which on it is handed off, where somebody can compute it."""
     eos_token_ids: frozenset[int]

@@ -5,11 +5,14 @@
 | of a running sequence's table  | the sequence                 | it ends, is preempted, or does not need it |
 | that a step may write          | the sequence and the writer  | the writer: until commit, whatever happens |
 | in the prefix tree             | the tree                     | evicted                                    |
+| that a remote rank may write   | one writer for each rank     | that rank's proof                          |
+| that is sent to another worker | the sequence and its reader  | the reader: until no write can read it     |
 
 Invariants:
     1. A block that a step may write is held by one sequence and the writer, and by nobody else: neither the tree nor
        another sequence can read what is being written.
-    2. A sequence's blocks enter the tree when they are full, computed, and the token after them is known; if the tree
+    2. What a remote rank may write is held by such writers alone, until a sequence takes it over.
+    3. A sequence's blocks enter the tree when they are full, computed, and the token after them is known; if the tree
        has the same prefix already, the sequence takes over the tree's block and gives up its own.
 """
 
@@ -32,6 +35,10 @@ class Holdings:
         self._tree = tree
         self._writer = Holder(HolderKind.WRITER, 0)
         self._written: list[BlockId] = []
+        self._remote: dict[Holder, list[BlockId]] = {}
+        self._read: dict[Holder, list[BlockId]] = {}
+        self._replaced: dict[Holder, list[BlockId]] = {}
+        """Blocks that a reader holds beside those of its sequence's tokens."""
 
     @property
     def num_available(self) -> int:
@@ -51,6 +58,7 @@ class Holdings:
         """Let a sequence without blocks hold those of a prefix, and count their tokens as computed."""
         block_ids = self._tree.block_ids(prefix)
         self._pool.acquire(block_ids, sequence.holder)
+        self._note_read(sequence, block_ids)
         sequence.block_table.extend(block_ids)
         sequence.prefix = prefix
         sequence.num_computed_tokens = len(block_ids) * self.block_size
@@ -70,9 +78,41 @@ class Holdings:
             self._pool.release(sequence.block_table.cut(num_needed), sequence.holder)
 
     def drop(self, sequence: Sequence) -> None:
-        """Give up all of a sequence's blocks; nothing of it counts as computed any more."""
+        """Give up all of a sequence's blocks; nothing of it counts as computed any more.
+
+        What remote writers and readers hold for it is theirs.
+        """
         self._pool.release(sequence.block_table.cut(0), sequence.holder)
+        sequence.received_block_ids = []
         sequence.num_computed_tokens = 0
+
+    def reserve(self, sequence: Sequence, writers: Collection[Holder]) -> bool:
+        """Take the blocks that a sequence lacks for all its tokens, for remote writers; whether there was room."""
+        block_ids = self._try_allocate(self.num_blocks_for(sequence.num_tokens) - len(sequence.block_table), writers)
+        if block_ids is None:
+            return False
+        sequence.received_block_ids = block_ids
+        self._remote |= {writer: list(block_ids) for writer in writers}
+        return True
+
+    def take_received(self, sequence: Sequence) -> None:
+        """Let a sequence hold what remote writers have written for it, beside them, and count it as computed."""
+        self._pool.acquire(sequence.received_block_ids, sequence.holder)
+        sequence.block_table.extend(sequence.received_block_ids)
+        sequence.received_block_ids = []
+        sequence.num_computed_tokens = sequence.num_tokens - 1
+
+    def end_remote_write(self, writer: Holder) -> None:
+        """End a remote writer's holds: it is proven that it can write no more."""
+        self._pool.release(self._remote.pop(writer), writer)
+
+    def blocks_read(self, reader: Holder) -> list[BlockId]:
+        """The blocks that a reader holds, in the order of its sequence's tokens."""
+        return self._read[reader]
+
+    def end_read(self, reader: Holder) -> None:
+        """End a reader's holds, if it has any: no write can read them any more."""
+        self._pool.release((*self._read.pop(reader, ()), *self._replaced.pop(reader, ())), reader)
 
     def publish(self, sequence: Sequence, now: int) -> None:
         """Offer a sequence's newly computed full blocks to the tree (invariant 2)."""
@@ -101,13 +141,15 @@ class Holdings:
         self._written = []
         self._writer = Holder(HolderKind.WRITER, self._writer.id + 1)
 
-    def check(self, running: Collection[Sequence]) -> None:
+    def check(self, sequences: Collection[Sequence]) -> None:
         """Check that every held block has a known holder, and that writers are alone with their sequences.
+
+        `sequences` are those that run or receive.
 
         Raises: InvariantError if not. Cost: proportional to the pool.
         """
         self._check_writers()
-        tables = {sequence.holder: set(sequence.block_table) for sequence in running}
+        tables = {sequence.holder: set(sequence.block_table) for sequence in sequences}
         num_holds = 0
         for block_id, holders in self._pool.held_blocks():
             for holder in holders:
@@ -115,20 +157,30 @@ class Holdings:
                     num_holds += 1
                     is_known = block_id in tables.get(holder, ())
                     _require(is_known, f"block {block_id} is held by a sequence that does not have it: {holder}")
-        num_in_tables = sum(len(sequence.block_table) for sequence in running)
+        num_in_tables = sum(len(sequence.block_table) for sequence in sequences)
         _require(num_holds == num_in_tables, "a block table has a block that its sequence does not hold")
-        for sequence in running:
+        for sequence in sequences:
             self._check_prefix(sequence)
 
     def _check_writers(self) -> None:
         written = set(self._written)
+        read = _by_block((*self._read.items(), *self._replaced.items()))
+        expected = {HolderKind.WRITER: _by_block(self._remote.items()), HolderKind.READER: read}
+        for block_id in written:
+            expected[HolderKind.WRITER].setdefault(block_id, set()).add(self._writer)
         for block_id, holders in self._pool.held_blocks():
-            kinds = sorted(holder.kind for holder in holders)
-            is_written = block_id in written
-            _require((self._writer in holders) == is_written, f"block {block_id} has lost its writer: {holders}")
-            _require(kinds.count(HolderKind.WRITER) == is_written, f"block {block_id} has a stale writer: {holders}")
-            is_private = kinds == [HolderKind.SEQUENCE, HolderKind.WRITER]
-            _require(is_private or not is_written, f"block {block_id} is read while it is written: {holders}")
+            for kind, by_block in expected.items():
+                found = {holder for holder in holders if holder.kind is kind}
+                is_right = found == by_block.get(block_id, set())
+                _require(is_right, f"block {block_id} has lost a {kind.name.lower()}, or has a stale one: {holders}")
+            kinds = sorted(holder.kind for holder in holders if holder.kind is not HolderKind.READER)
+            if HolderKind.WRITER in kinds:
+                private = (
+                    [HolderKind.SEQUENCE, HolderKind.WRITER]
+                    if block_id in written
+                    else [HolderKind.WRITER] * len(kinds)
+                )
+                _require(kinds == private, f"block {block_id} is read while it is written: {holders}")
 
     def _check_prefix(self, sequence: Sequence) -> None:
         prefix = sequence.prefix
@@ -137,15 +189,34 @@ class Holdings:
         same = sequence.block_table.span(0, len(path)) == path
         _require(same, f"sequence {sequence.sequence_id} does not use the blocks of its prefix")
 
-    def _try_take(self, sequence: Sequence, num_blocks: int) -> bool:
+    def _try_take(self, sequence: Sequence, num_blocks: int) -> None:
+        block_ids = self._try_allocate(num_blocks, (sequence.holder,))
+        if block_ids is not None:
+            self._note_read(sequence, block_ids)
+            sequence.block_table.extend(block_ids)
+
+    def _try_allocate(self, num_blocks: int, holders: Collection[Holder]) -> list[BlockId] | None:
+        """Blocks that all these holders hold, some of them taken from the tree; None if there are too few."""
         num_short = num_blocks - self._pool.num_free
         if num_short > 0 and (num_short > self._tree.num_evictable_blocks or self._tree.evict(num_short) < num_short):
-            return False
-        block_ids = self._pool.try_allocate(num_blocks, sequence.holder)
-        if block_ids is None:
-            return False
-        sequence.block_table.extend(block_ids)
-        return True
+            return None
+        first, *others = holders
+        block_ids = self._pool.try_allocate(num_blocks, first)
+        for holder in others:
+            self._pool.acquire(block_ids or (), holder)
+        return block_ids
+
+    def _note_read(self, sequence: Sequence, block_ids: list[BlockId]) -> None:
+        if sequence.reader is not None:
+            self._pool.acquire(block_ids, sequence.reader)
+            self._read.setdefault(sequence.reader, []).extend(block_ids)
+
+    def _read_instead(self, sequence: Sequence, index: int, block_id: BlockId) -> None:
+        """A sequence's own block gave way to the tree's. The reader keeps both: a write may be reading the own one."""
+        if sequence.reader is not None:
+            self._pool.acquire((block_id,), sequence.reader)
+            self._replaced.setdefault(sequence.reader, []).append(self._read[sequence.reader][index])
+            self._read[sequence.reader][index] = block_id
 
     def _adopt(self, sequence: Sequence, node: PrefixNode, num_blocks: int) -> None:
         table = sequence.block_table
@@ -158,7 +229,16 @@ class Holdings:
                 self._pool.acquire((shared,), sequence.holder)
                 self._pool.release((own,), sequence.holder)
                 table[index] = shared
+                self._read_instead(sequence, index, shared)
             node = node.parent
+
+
+def _by_block(held: Iterable[tuple[Holder, Iterable[BlockId]]]) -> dict[BlockId, set[Holder]]:
+    by_block: dict[BlockId, set[Holder]] = {}
+    for holder, block_ids in held:
+        for block_id in block_ids:
+            by_block.setdefault(block_id, set()).add(holder)
+    return by_block
 
 
 def _require(ok: bool, broken: str) -> None:

@@ -67,3 +67,5 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str | None = None
+    num_computed_tokens: int = 0
+    """Of a sequence whose KV is sent elsewhere: how many of its tokens are computed by now."""

@@ -9,16 +9,19 @@ The order of the choice:
     3. Drafts to verify and room to draft ahead, from what is left. Nobody is preempted for a draft.
 
 Invariants:
-    1. The oldest running sequence is in every plan: it may preempt all others. The one exception is a worker whose
-       blocks went to quarantine, where it may not even fit alone; then it is reported as stranded.
+    1. The oldest running sequence is in every plan: it may preempt all others that run. There are two exceptions: it
+       waits for those that receive, who cannot be preempted, and end by themselves; and a worker whose blocks went to
+       quarantine may not even have room for it alone; then it is reported as stranded.
     2. Nobody is preempted for a younger sequence, for a draft or for an admission.
     3. A sequence is admitted only if all its tokens fit beside what running prefills still need, and one block more for
        each running sequence; so admissions do not feed preemptions.
 """
 
 from collections.abc import Collection
+from typing import Protocol
 
 from lineclear.base.ids import SequenceId
+from lineclear.kv.pool import Holder
 from lineclear.kv.radix import PrefixNode, RadixTree
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.holdings import Holdings
@@ -27,6 +30,21 @@ from lineclear.schedule.prefix_waits import PrefixWaits
 from lineclear.schedule.queues import Queues
 from lineclear.schedule.sequence import Sequence, SequenceState
 from lineclear.schedule.shares import Prefill, share_budget
+
+
+class Prefillers(Protocol):
+    """Those that can compute a prompt's KV elsewhere and write it into blocks of this worker."""
+
+    def open(self, sequence: Sequence, start: int) -> Collection[Holder] | None:
+        """Begin to hand off: who will write the KV of tokens [start, num_tokens - 1). None: nobody can now.
+
+        Order: `begin` follows at once, unless there is no room after all.
+        """
+        ...
+
+    def begin(self, sequence: Sequence) -> None:
+        """The writers hold the sequence's `received_block_ids`: the order may go out."""
+        ...
 
 
 class _Pick:
@@ -46,7 +64,15 @@ class _Pick:
 class Planner:
     """Makes plans; moves sequences between the queues and blocks into their tables as it goes."""
 
-    def __init__(self, config: ScheduleConfig, queues: Queues, holdings: Holdings, tree: RadixTree) -> None:
+    def __init__(
+        self,
+        config: ScheduleConfig,
+        queues: Queues,
+        holdings: Holdings,
+        tree: RadixTree,
+        prefillers: Prefillers | None,
+    ) -> None:
+        self._prefillers = prefillers
         self._config = config
         self._queues = queues
         self._holdings = holdings
@@ -81,8 +107,8 @@ class Planner:
         running = tuple(self._queues.running)
         shares = self._share_budget(running)
         for sequence in running:
-            if sequence.state is not SequenceState.RUNNING:
-                continue  # an older one has just preempted it
+            if sequence.state is not SequenceState.RUNNING or sequence.is_sent:
+                continue  # an older one has just preempted it, or it ends with this step's commit
             start = sequence.num_computed_tokens
             num_wanted = min(shares.get(sequence.sequence_id, 1), self._budget)
             if num_wanted > 0:
@@ -90,13 +116,13 @@ class Planner:
 
     def _share_budget(self, running: Collection[Sequence]) -> dict[SequenceId, int]:
         """The tokens that each prefill gets beside decodes and their drafts; the oldest sequence always gets one."""
-        prefills = [sequence for sequence in running if not _is_decoding(sequence)]
+        prefills = [sequence for sequence in running if not _is_decoding(sequence) and not sequence.is_sent]
         if not prefills:
             return {}
         is_oldest = prefills[0] is self._queues.running[0]
         shares = share_budget(
             max(self._budget - self._num_reserved(), 1 if is_oldest else 0),
-            [Prefill(each.num_tokens - each.num_computed_tokens, each.num_computed_tokens) for each in prefills],
+            [Prefill(each.num_wanted_tokens - each.num_computed_tokens, each.num_computed_tokens) for each in prefills],
             max_batch_tokens=self._config.max_batch_tokens,
             double_cost_len=self._config.double_cost_len,
         )
@@ -115,7 +141,7 @@ class Planner:
             covered = self._holdings.extend_towards(sequence, num_tokens)
             if covered > start:
                 return covered
-            if running[-1] is sequence:
+            if running[-1] is sequence or running[-1].reader is not None:
                 self._note_if_stranded(sequence, start + 1)
                 return start
             self._preempt(running[-1])
@@ -162,7 +188,7 @@ class Planner:
         if not waiting:
             return
         num_spare = self._budget - self._num_reserved() - sum(not _is_decoding(sequence) for sequence in running)
-        num_spare = min(num_spare, self._config.max_running - len(running))
+        num_spare = min(num_spare, self._config.max_running - len(running) - len(self._queues.receiving))
         knows_leaders = False
         for sequence in tuple(waiting):
             if num_spare <= 0:
@@ -170,7 +196,7 @@ class Planner:
             if self._waits.is_waiting(sequence):
                 continue
             if not knows_leaders:
-                self._waits.note_leaders(running)
+                self._waits.note_leaders((*running, *self._queues.receiving))
                 knows_leaders = True
             prefix = self._tree.match(sequence.tokens, now, sequence.prefix)
             sequence.prefix = prefix
@@ -184,8 +210,23 @@ class Planner:
         if not self._try_claim(sequence, prefix):
             self._note_if_stranded(sequence, sequence.num_tokens)
             return False
-        self._queues.admit(sequence)
+        if not self._try_hand_off(sequence):
+            self._queues.admit(sequence)
         self._waits.note_leader(sequence)
+        return True
+
+    def _try_hand_off(self, sequence: Sequence) -> bool:
+        """Let a sequence that holds its prefix receive the rest, if that is long and somebody can send it."""
+        start = sequence.num_computed_tokens
+        if self._prefillers is None or sequence.is_local:
+            return False
+        if sequence.num_tokens - 1 - start < self._config.min_handoff_tokens:
+            return False
+        writers = self._prefillers.open(sequence, start)
+        if writers is None or not self._holdings.reserve(sequence, writers):
+            return False
+        self._queues.receive(sequence)
+        self._prefillers.begin(sequence)
         return True
 
     def _try_claim(self, sequence: Sequence, prefix: PrefixNode) -> bool:
@@ -228,7 +269,7 @@ class Planner:
 
 
 def _is_decoding(sequence: Sequence) -> bool:
-    return sequence.num_computed_tokens == sequence.num_tokens - 1
+    return sequence.reader is None and sequence.num_computed_tokens == sequence.num_tokens - 1
 
 
 def _to_chunk(pick: _Pick) -> Chunk:

@@ -2,7 +2,7 @@
 
 A running prefill *leads* at its place in the tree: the next edge it will add there is known. A waiting sequence whose
 longest match ends at the same place and would go on by the same edge waits until the leader has added all that both
-have in common, or does not run any more. Leaders never wait for followers, so nobody waits for ever.
+have in common, or does neither run nor receive any more. Leaders never wait for followers, so nobody waits for ever.
 """
 
 from array import array
@@ -40,7 +40,8 @@ class PrefixWaits:
         if wait is None:
             return False
         leader, num_blocks = wait
-        if leader.state is SequenceState.RUNNING and leader.prefix and leader.prefix.num_blocks < num_blocks:
+        is_coming = leader.state in {SequenceState.RUNNING, SequenceState.RECEIVING}
+        if is_coming and leader.prefix and leader.prefix.num_blocks < num_blocks:
             return True
         del self._waits[sequence.sequence_id]
         return False

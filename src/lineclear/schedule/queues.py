@@ -1,6 +1,7 @@
 """Who waits and who runs, both oldest first, and how sequences move between the two."""
 
 from bisect import insort
+from typing import assert_never
 
 from lineclear.base.errors import InvariantError
 from lineclear.base.ids import SequenceId
@@ -13,6 +14,8 @@ class Queues:
     def __init__(self) -> None:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.receiving: list[Sequence] = []
+        """Those whose prompt is computed elsewhere, in no order."""
         self.num_preemptions = 0
         self.num_prompt_tokens = 0
         """Of all sequences at their first admission, as is the next."""
@@ -44,10 +47,26 @@ class Queues:
         self.waiting.remove(sequence)
         insort(self.running, sequence, key=_arrival)
         sequence.state = SequenceState.RUNNING
-        if sequence.num_preemptions == 0:
-            sequence.num_cached_tokens = sequence.num_computed_tokens
-            self.num_prompt_tokens += sequence.num_prompt_tokens
-            self.num_cached_prompt_tokens += sequence.num_cached_tokens
+        self._count_prompt(sequence)
+
+    def receive(self, sequence: Sequence) -> None:
+        """Let a waiting sequence receive its prompt's KV; its prefix is in its block table."""
+        self.waiting.remove(sequence)
+        self.receiving.append(sequence)
+        sequence.state = SequenceState.RECEIVING
+        self._count_prompt(sequence)
+
+    def arrive(self, sequence: Sequence) -> None:
+        """Let a receiving sequence run: all is there."""
+        self.receiving.remove(sequence)
+        insort(self.running, sequence, key=_arrival)
+        sequence.state = SequenceState.RUNNING
+
+    def return_to_wait(self, sequence: Sequence) -> None:
+        """Send a receiving sequence back to wait, before all that arrived after it: it will not come."""
+        self.receiving.remove(sequence)
+        insort(self.waiting, sequence, key=_arrival)
+        sequence.state = SequenceState.WAITING
 
     def preempt(self, sequence: Sequence) -> None:
         """Send a running sequence back to wait, before all that arrived after it."""
@@ -65,8 +84,7 @@ class Queues:
         """
         if self._sequences.pop(sequence.sequence_id, None) is not sequence:
             raise InvariantError(f"sequence {sequence.sequence_id} ends twice")
-        queue = self.running if sequence.state is SequenceState.RUNNING else self.waiting
-        queue.remove(sequence)
+        self._queue_of(sequence).remove(sequence)
         sequence.state = SequenceState.FINISHED
         sequence.draft_token_ids = []
 
@@ -78,9 +96,31 @@ class Queues:
         for queue, state in ((self.waiting, SequenceState.WAITING), (self.running, SequenceState.RUNNING)):
             _require(queue == sorted(queue, key=_arrival), f"{state.value} sequences are out of order")
             _require(all(sequence.state is state for sequence in queue), f"a sequence is not {state.value}")
+        is_receiving = all(sequence.state is SequenceState.RECEIVING for sequence in self.receiving)
+        _require(is_receiving, "a sequence is not receiving")
         _require(not any(len(sequence.block_table) for sequence in self.waiting), "a waiting sequence has blocks")
-        ids = sorted(sequence.sequence_id for sequence in self.waiting + self.running)
-        _require(ids == sorted(self._sequences), "a sequence is lost, or in both queues")
+        ids = sorted(sequence.sequence_id for sequence in self.waiting + self.running + self.receiving)
+        _require(ids == sorted(self._sequences), "a sequence is lost, or in two queues")
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        """Count a prompt when its sequence leaves the queue for the first time."""
+        if sequence.is_counted:
+            return
+        sequence.is_counted = True
+        sequence.num_cached_tokens = sequence.num_computed_tokens
+        self.num_prompt_tokens += sequence.num_prompt_tokens
+        self.num_cached_prompt_tokens += sequence.num_cached_tokens
+
+    def _queue_of(self, sequence: Sequence) -> list[Sequence]:
+        match sequence.state:
+            case SequenceState.WAITING | SequenceState.FINISHED:
+                return self.waiting
+            case SequenceState.RUNNING:
+                return self.running
+            case SequenceState.RECEIVING:
+                return self.receiving
+            case _:
+                assert_never(sequence.state)
 
 
 def _arrival(sequence: Sequence) -> int:

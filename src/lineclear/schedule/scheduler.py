@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from lineclear.base.errors import InvariantError
-from lineclear.base.ids import SequenceId
-from lineclear.kv.pool import BlockPool
+from lineclear.base.ids import BlockId, SequenceId
+from lineclear.kv.pool import BlockPool, Holder
 from lineclear.kv.radix import RadixTree
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import FinishReason
@@ -23,9 +23,9 @@ from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.endings import Ending, find_ending
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import Chunk, ChunkResult, Plan, SequenceUpdate
-from lineclear.schedule.planner import Planner
+from lineclear.schedule.planner import Planner, Prefillers
 from lineclear.schedule.queues import Queues
-from lineclear.schedule.sequence import Sequence
+from lineclear.schedule.sequence import Sequence, SequenceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class SchedulerStatistics:
 
     num_running: int
     num_waiting: int
+    num_receiving: int
+    """Sequences whose prompt is computed elsewhere."""
     num_preemptions: int
     prompt_tokens: int
     """Of all sequences that were admitted; a prompt counts once, however often it is computed."""
@@ -47,13 +49,16 @@ class SchedulerStatistics:
 class Scheduler:
     """The life of the sequences of one worker."""
 
-    def __init__(self, config: ScheduleConfig, pool: BlockPool, tree: RadixTree) -> None:
+    def __init__(
+        self, config: ScheduleConfig, pool: BlockPool, tree: RadixTree, prefillers: Prefillers | None = None
+    ) -> None:
         self._config: Final = config
         self._pool = pool
         self._tree = tree
         self._queues = Queues()
         self._holdings = Holdings(pool, tree)
-        self._planner = Planner(config, self._queues, self._holdings, tree)
+        self._planner = Planner(config, self._queues, self._holdings, tree, prefillers)
+        self._is_stalled = False
         self._outstanding: Plan | None = None
         self._planned: set[SequenceId] = set()
         self._cancelled: set[SequenceId] = set()
@@ -65,11 +70,17 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to plan or to report."""
-        return len(self._queues) > 0 or bool(self._news)
+        """Whether there is anything to plan or to report.
+
+        Sequences that wait for what others hold, or for what is written elsewhere, are no work until something changes.
+        """
+        if self._news or self._outstanding is not None:
+            return True
+        return not self._is_stalled and len(self._queues) > len(self._queues.receiving)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence; one that can never run ends with an error, which the next commit reports."""
+        self._is_stalled = False
         sequence.narrow(self._config.max_model_len, self._config.eos_token_ids)
         error = self._why_refused(sequence)
         self._queues.add(sequence)
@@ -84,11 +95,51 @@ class Scheduler:
         sequence = self._queues.get(sequence_id)
         if sequence is None:
             return False
+        self._is_stalled = False
         if sequence_id in self._planned:
             self._cancelled.add(sequence_id)
         else:
             self._end_early(sequence, "cancelled", None)
         return True
+
+    def fail(self, sequence_id: SequenceId, error: str) -> None:
+        """End a sequence that receives, or that waits, with an error; the next commit reports it."""
+        sequence = self._queues.get(sequence_id)
+        if sequence is not None and sequence_id not in self._planned:
+            self._is_stalled = False
+            self._end_early(sequence, "error", error)
+
+    def arrive(self, sequence_id: SequenceId) -> None:
+        """All that a sequence receives is written and visible: it runs from the next plan on.
+
+        Order: the writers still hold the blocks.
+        """
+        sequence = self._receiving(sequence_id)
+        self._is_stalled = False
+        self._holdings.take_received(sequence)
+        self._queues.arrive(sequence)
+
+    def return_to_wait(self, sequence_id: SequenceId, *, is_local: bool) -> None:
+        """What a sequence should have received will not come: it waits again, for another attempt or to compute it."""
+        sequence = self._receiving(sequence_id)
+        self._is_stalled = False
+        self._holdings.drop(sequence)
+        sequence.is_local = is_local
+        self._queues.return_to_wait(sequence)
+
+    def end_remote_write(self, writer: Holder) -> None:
+        """End a remote writer's holds: it is proven that it can write no more."""
+        self._is_stalled = False
+        self._holdings.end_remote_write(writer)
+
+    def blocks_read(self, reader: Holder) -> list[BlockId]:
+        """The blocks that a reader holds, in the order of its sequence's tokens."""
+        return self._holdings.blocks_read(reader)
+
+    def end_read(self, reader: Holder) -> None:
+        """End a reader's holds: no write can read its blocks any more."""
+        self._is_stalled = False
+        self._holdings.end_read(reader)
 
     def plan(self, now: int) -> Plan:
         """Choose what the next step computes; it may be nothing, if there is only something to report.
@@ -103,6 +154,7 @@ class Scheduler:
         for sequence in self._planner.stranded:
             self._end_early(sequence, "error", f"too few blocks are left for {sequence.num_tokens} tokens")
         self._outstanding = plan
+        self._is_stalled = not plan.chunks
         self._planned = {chunk.sequence_id for chunk in plan.chunks}
         return plan
 
@@ -132,6 +184,12 @@ class Scheduler:
             else:
                 sequence.num_computed_tokens = chunk.end
                 self._holdings.publish(sequence, self._now)
+                if sequence.reader is not None:
+                    self._news.append(SequenceUpdate(sequence, num_computed_tokens=chunk.end))
+        for sequence in [each for each in self._queues.running if each.is_sent]:
+            num_computed = sequence.num_computed_tokens
+            self._end(sequence)
+            self._news.append(SequenceUpdate(sequence, finish_reason="length", num_computed_tokens=num_computed))
         self._cancelled.clear()
         updates, self._news = self._news, []
         return updates
@@ -140,11 +198,12 @@ class Scheduler:
         """Return the state of the queues and the totals."""
         draft_counts = DraftCounts()
         draft_counts.merge(self._ended_draft_counts)
-        for sequence in self._queues.running + self._queues.waiting:
+        for sequence in self._queues.running + self._queues.waiting + self._queues.receiving:
             draft_counts.merge(sequence.draft_counts)
         return SchedulerStatistics(
             num_running=len(self._queues.running),
             num_waiting=len(self._queues.waiting),
+            num_receiving=len(self._queues.receiving),
             num_preemptions=self._queues.num_preemptions,
             prompt_tokens=self._queues.num_prompt_tokens,
             cached_prompt_tokens=self._queues.num_cached_prompt_tokens,
@@ -161,7 +220,13 @@ class Scheduler:
         self._pool.check()
         self._tree.check()
         self._queues.check()
-        self._holdings.check(self._queues.running)
+        self._holdings.check(self._queues.running + self._queues.receiving)
+
+    def _receiving(self, sequence_id: SequenceId) -> Sequence:
+        sequence = self._queues.get(sequence_id)
+        if sequence is None or sequence.state is not SequenceState.RECEIVING:
+            raise InvariantError(f"sequence {sequence_id} does not receive anything")
+        return sequence
 
     def _why_refused(self, sequence: Sequence) -> str | None:
         config, num_prompt = self._config, sequence.num_prompt_tokens
@@ -210,6 +275,7 @@ class Scheduler:
         self._num_damaged += 1
 
     def _end(self, sequence: Sequence) -> None:
+        self._is_stalled = False
         self._planner.forget(sequence)
         self._queues.end(sequence)
         self._holdings.drop(sequence)

@@ -1,23 +1,26 @@
 """A sequence: a token list with KV on this worker.
 
     WAITING ──admitted──▶ RUNNING ──ended──▶ FINISHED
-       ▲                     │  │
-       └─────preempted───────┘  └ the scheduler forgets it
-       └──────────────ended────────────────▶ FINISHED
+       ▲  │                  ▲ │ │
+       │  └handed off─▶ RECEIVING│ └ the scheduler forgets it
+       └──failed───────────┘   │
+       └──────preempted────────┘
+       all ──ended─────────────────────────▶ FINISHED
 
 Invariants:
     1. WAITING and FINISHED sequences hold no block.
     2. num_computed_tokens < num_tokens: the KV of the newest token is never there before it is needed.
-    3. The block table covers [0, num_computed_tokens), and while the sequence is RUNNING it starts with the blocks of
-       `prefix`, which the sequence keeps alive by its holds.
+    3. The block table covers [0, num_computed_tokens), and while the sequence is RUNNING or RECEIVING it starts with
+       the blocks of `prefix`, which the sequence keeps alive by its holds.
     4. Drafts exist only when all tokens but the newest are computed.
+    5. While RECEIVING, the blocks of all other tokens but the newest are held by writers elsewhere, and by nobody else.
 """
 
 from array import array
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from lineclear.base.ids import SequenceId
+from lineclear.base.ids import BlockId, SequenceId
 from lineclear.kv.block_table import BlockTable
 from lineclear.kv.pool import Holder, HolderKind
 from lineclear.kv.radix import PrefixNode
@@ -30,6 +33,8 @@ class SequenceState(Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    RECEIVING = "receiving"
+    """Its prompt's KV is computed elsewhere and written into blocks of this worker."""
     FINISHED = "finished"
 
 
@@ -43,6 +48,8 @@ class Sequence:
         "draft_token_ids",
         "end_token_ids",
         "holder",
+        "is_counted",
+        "is_local",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
@@ -50,6 +57,8 @@ class Sequence:
         "num_tokens",
         "output_token_ids",
         "prefix",
+        "reader",
+        "received_block_ids",
         "sampling",
         "sequence_id",
         "state",
@@ -57,7 +66,14 @@ class Sequence:
         "tokens",
     )
 
-    def __init__(self, sequence_id: SequenceId, prompt_token_ids: Iterable[int], sampling: SamplingParams) -> None:
+    def __init__(
+        self,
+        sequence_id: SequenceId,
+        prompt_token_ids: Iterable[int],
+        sampling: SamplingParams,
+        *,
+        reader: Holder | None = None,
+    ) -> None:
         self.sequence_id = sequence_id
         self.holder = Holder(HolderKind.SEQUENCE, sequence_id)
         self.sampling = sampling
@@ -73,11 +89,20 @@ class Sequence:
         self.output_token_ids: list[int] = []
         self.draft_token_ids: list[int] = []
         self.block_table = BlockTable()
+        self.received_block_ids: list[BlockId] = []
+        """While RECEIVING: the blocks after the prefix's, which are written elsewhere."""
+        self.reader = reader
+        """Who sends this sequence's KV to another worker. With a reader, all tokens but the last are computed and no
+        token is chosen; the reader holds every block from when the sequence gets it, until it gives them up itself."""
+        self.is_local = False
+        """Whether its prompt is computed here, whatever others could do."""
         self.prefix: PrefixNode | None = None
         """Its longest prefix in the tree. While WAITING only where the search left off: it may be gone."""
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         """Prompt tokens found in the prefix tree when the sequence was first admitted."""
+        self.is_counted = False
+        """Whether its prompt is in the totals of the queues."""
         self.num_preemptions = 0
         self.draft_counts = DraftCounts()
         self.arrival = 0
@@ -89,6 +114,16 @@ class Sequence:
         self.token_limit = min(self.token_limit, max_model_len)
         if not self.sampling.ignore_eos:
             self.end_token_ids |= eos_token_ids
+
+    @property
+    def num_wanted_tokens(self) -> int:
+        """How many of the tokens have to be computed."""
+        return self.num_tokens if self.reader is None else self.num_tokens - 1
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether everything that a reader waits for is computed."""
+        return self.reader is not None and self.num_computed_tokens >= self.num_wanted_tokens
 
     @property
     def prompt_token_ids(self) -> list[int]:

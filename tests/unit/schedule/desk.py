@@ -19,6 +19,7 @@ DEFAULTS = {
     "max_model_len": 100,
     "draft_tokens": 0,
     "double_cost_len": 10**18,
+    "min_handoff_tokens": 8,
     "eos_token_ids": frozenset({EOS}),
 }
 
