@@ -5,17 +5,21 @@ from typing import Final, TypeVar
 import msgspec
 
 from lineclear.base.errors import InvariantError, PeerError
+from lineclear.protocol.handoff.hello import PeerHello, PeerRefusal
 from lineclear.protocol.handoff.messages import HandoffMessage, ToDecode, ToRank
 from lineclear.protocol.wire import MAX_MESSAGE_BYTES
+
+PeerMessage = PeerHello | PeerRefusal | HandoffMessage
 
 _T = TypeVar("_T")
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _TO_RANK: Final = msgspec.msgpack.Decoder(ToRank)
 _TO_DECODE: Final = msgspec.msgpack.Decoder(ToDecode)
+_FROM_PEER: Final = msgspec.msgpack.Decoder(PeerMessage)
 
 
-def encode(message: HandoffMessage) -> bytes:
+def encode(message: PeerMessage) -> bytes:
     """Return a message's bytes.
 
     Raises: InvariantError if the receiver would refuse it for its size.
@@ -40,6 +44,14 @@ def decode_to_decode(data: bytes) -> ToDecode:
     Raises: PeerError if it is unknown, malformed or too large.
     """
     return _decode(_TO_DECODE, data)
+
+
+def decode_from_peer(data: bytes) -> PeerMessage:
+    """Read any message on a link between two workers.
+
+    Raises: PeerError if it is unknown, malformed or too large.
+    """
+    return _decode(_FROM_PEER, data)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_T], data: bytes) -> _T:

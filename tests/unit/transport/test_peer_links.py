@@ -1,0 +1,147 @@
+"""Links between workers, over real sockets."""
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lineclear.base.ids import WorkerId
+from lineclear.config.components import LinkConfig
+from lineclear.protocol.handoff.hello import PeerHello, Role
+from lineclear.protocol.handoff.messages import Abort, LineClear
+from lineclear.protocol.handoff.names import Epoch, Peer
+from lineclear.transport.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
+from lineclear.transport.framing import frame
+from lineclear.transport.peer_links import PeerConnected, PeerEvent, PeerLinks, PeerLost, PeerSaid
+
+PATIENCE_SECONDS = 10.0
+FACTS = {"wire version": "1", "dtype": "fp32"}
+EPOCH, PEER = Epoch(WorkerId("d"), 1, 1), Peer(WorkerId("p"), 0, 1)
+
+
+def hello(role: Role, **changes: object) -> PeerHello:
+    fields: dict[str, object] = {"role": role, "worker_id": role.value, "life": 1, "facts": FACTS, "num_blocks": 4}
+    return PeerHello(**(fields | changes))
+
+
+class Pair:
+    """A prefill instance that listens, and a decode worker."""
+
+    def __init__(self, endpoint: Endpoint, config: LinkConfig, **prefill: object) -> None:
+        self.prefill = PeerLinks(lambda: hello(Role.PREFILL, **prefill), config)
+        self.decode = PeerLinks(lambda: hello(Role.DECODE), config)
+        self.endpoint = self.prefill.listen(endpoint)
+        self.decode.want([self.endpoint])
+        self.events: dict[PeerLinks, list[PeerEvent]] = {self.prefill: [], self.decode: []}
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not reached():
+            assert time.monotonic() < deadline, self.events
+            for links, events in self.events.items():
+                events += links.poll()
+            select.select([self.prefill, self.decode], [], [], 0.02)
+
+    def connect(self) -> tuple[PeerConnected, PeerConnected]:
+        self.until(lambda: all(self.events.values()))
+        (at_prefill,), (at_decode,) = self.events[self.prefill], self.events[self.decode]
+        assert isinstance(at_prefill, PeerConnected)
+        assert isinstance(at_decode, PeerConnected)
+        return at_prefill, at_decode
+
+    def close(self) -> None:
+        self.prefill.close()
+        self.decode.close()
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Endpoint:
+    return UnixEndpoint(str(tmp_path / "p")) if request.param == "unix" else TcpEndpoint("127.0.0.1", 0)
+
+
+@pytest.fixture
+def make_pair(endpoint: Endpoint) -> Iterator[Callable[..., Pair]]:
+    pairs: list[Pair] = []
+
+    def make(**changes: object) -> Pair:
+        config = LinkConfig(heartbeat_seconds=0.05, peer_timeout_seconds=changes.pop("peer_timeout_seconds", 30.0))
+        pairs.append(Pair(endpoint, config, **changes))
+        return pairs[-1]
+
+    yield make
+    for pair in pairs:
+        pair.close()
+
+
+def test_both_learn_of_each_other_and_messages_arrive_in_order(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(writer=b"identity")
+    at_prefill, at_decode = pair.connect()
+    assert (at_prefill.hello.worker_id, at_decode.hello.worker_id) == ("decode", "prefill")
+    assert at_decode.hello.writer == b"identity"
+    sent = [Abort(Epoch(WorkerId("d"), 1, number), PEER) for number in range(1, 3000)]
+    for message in sent:
+        assert pair.decode.send(at_decode.link_id, message)
+    pair.until(lambda: len(pair.events[pair.prefill]) == len(sent) + 1)
+    assert [event.message for event in pair.events[pair.prefill][1:]] == sent
+    assert pair.prefill.send(at_prefill.link_id, LineClear(EPOCH, PEER))
+    pair.until(lambda: len(pair.events[pair.decode]) == 2)
+    assert pair.events[pair.decode][1] == PeerSaid(at_decode.link_id, LineClear(EPOCH, PEER))
+
+
+def test_a_peer_that_does_not_fit_is_refused_with_the_difference(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(facts=FACTS | {"dtype": "bf16"})
+    pair.until(lambda: pair.prefill.statistics().num_refused > 0 and pair.decode.statistics().num_refused > 0)
+    assert pair.events == {pair.prefill: [], pair.decode: []}
+    assert pair.decode.statistics().num_open == 0
+
+
+def test_a_lost_peer_is_noticed_and_connected_again(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair()
+    pair.connect()
+    pair.prefill.close()
+    del pair.events[pair.prefill]
+    pair.prefill = PeerLinks(lambda: hello(Role.PREFILL, life=2), LinkConfig(heartbeat_seconds=0.05))
+    if isinstance(pair.endpoint, UnixEndpoint):
+        Path(pair.endpoint.path).unlink()
+    pair.prefill.listen(pair.endpoint)
+    pair.events[pair.prefill] = []
+    pair.until(lambda: len(pair.events[pair.decode]) == 3)
+    _, lost, again = pair.events[pair.decode]
+    assert isinstance(lost, PeerLost)
+    assert isinstance(again, PeerConnected)
+    assert again.hello.life == 2
+    assert not pair.decode.send(lost.link_id, Abort(EPOCH, PEER))
+
+
+def test_silence_ends_a_link(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(peer_timeout_seconds=0.3)
+    pair.connect()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not isinstance(pair.events[pair.decode][-1], PeerLost):
+        assert time.monotonic() < deadline
+        pair.events[pair.decode] += pair.decode.poll()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("data", [frame(b"nonsense"), b"\xff\xff\xff\xff", frame(b"\x81\xa4type\xa5abort")])
+def test_nonsense_closes_the_link_and_is_counted(make_pair: Callable[..., Pair], data: bytes) -> None:
+    pair = make_pair()
+    stranger = _open(pair.endpoint)
+    stranger.sendall(data)
+    pair.until(lambda: pair.prefill.statistics().num_malformed == 1)
+    stranger.settimeout(PATIENCE_SECONDS)
+    while stranger.recv(65_536):
+        pass
+    stranger.close()
+    assert pair.prefill.statistics().num_lost == 0
+
+
+def _open(endpoint: Endpoint) -> socket.socket:
+    if isinstance(endpoint, UnixEndpoint):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(endpoint.path)
+        return connection
+    return socket.create_connection((endpoint.host, endpoint.port))
