@@ -18,6 +18,5 @@ def work(num_tokens: int = 4, start: int = 0) -> PrefillWork:
         start=start,
         block_ids=(3, 1),
         memory_key=b"key",
-        request_id="r",
         sequence_id=1,
     )

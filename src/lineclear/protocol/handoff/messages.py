@@ -76,7 +76,6 @@ class PrefillWork(_Part, frozen=True, kw_only=True):
     """Destination blocks of [start, end), in order."""
     memory_key: bytes
     """What the transport needs to reach those blocks. No two decode lives share one (R10)."""
-    request_id: str
     sequence_id: Count
     timeout_ms: Positive | None = None
     """When decode will have given up: a hint that spares work, no promise (R12)."""

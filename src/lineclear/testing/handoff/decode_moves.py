@@ -104,7 +104,6 @@ def _work(shells: Shells, block_ids: tuple[int, ...], memory: int) -> PrefillWor
         prompt_token_ids=tuple(range(shells.scenario.num_tokens + 1)),
         block_ids=block_ids,
         memory_key=memory_key(memory),
-        request_id="any",
         sequence_id=0,
     )
 
