@@ -41,8 +41,8 @@ class Pair:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not reached():
             assert time.monotonic() < deadline, self.events
-            for links, events in self.events.items():
-                events += links.poll()
+            for links, seen in self.events.items():
+                seen += links.poll()
             select.select([self.prefill, self.decode], [], [], 0.02)
 
     def connect(self) -> tuple[PeerConnected, PeerConnected]:
