@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from lineclear.transport.movers.copying import copy_runs
 from lineclear.transport.movers.mover import Completion, Memory, MoverError, Outcome, Span
-from lineclear.transport.movers.reports import Reports
 from lineclear.transport.movers.spans import Runs, SpanError, checked_runs
+from lineclear.transport.movers.threaded_writer import Reports
 
 
 class FakeMover:

@@ -1,8 +1,9 @@
-"""The mover for processes of one host: `shm_memory.py` has its memory and fence, `shm_writer.py` its writer."""
+"""The mover for processes of one host: `shm_memory.py` has its memory and fence, `shm_writer.py` its copies."""
 
 from lineclear.transport.movers.mover import Memory
 from lineclear.transport.movers.shm_memory import ShmMemory
-from lineclear.transport.movers.shm_writer import ShmWriter
+from lineclear.transport.movers.shm_writer import ShmCopier
+from lineclear.transport.movers.threaded_writer import ThreadedWriter
 
 
 class ShmMover:
@@ -16,7 +17,7 @@ class ShmMover:
         """
         return ShmMemory(num_bytes)
 
-    def open_writer(self, memory: Memory) -> ShmWriter:
+    def open_writer(self, memory: Memory) -> ThreadedWriter:
         """Make a writer that reads from one of these memories."""
         assert isinstance(memory, ShmMemory), type(memory)
-        return ShmWriter(memory)
+        return ThreadedWriter(memory.key, ShmCopier(memory).work, "shm-writer")

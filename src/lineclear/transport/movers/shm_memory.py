@@ -1,10 +1,8 @@
 """Memory shared by the processes of one host, and the fence of its writers.
 
-The memory is a memfd: it has no name in any file system, so nothing stays behind however its processes end, and pages
-are freed with the last mapping. A writer finds it as /proc/PID/fd/N of its owner, which the kernel opens for processes
-of the same user only; that needs no socket between the two, and no order of starting. What was opened is the right
-memory exactly if its memfd carries the key's random name, whatever became of the process id and the descriptor in the
-meantime (R10). Its size is sealed, so a writer cannot run into pages that are gone.
+A writer finds the memory as /proc/PID/fd/N of its owner, which the kernel opens for processes of the same user only;
+that needs no file, no socket between the two, and no order of starting. What was opened is the right memory exactly if
+its memfd carries the key's random name, whatever became of the process id and the descriptor in the meantime (R10).
 
 Fence (R9): a mapping cannot be taken away from another process, so a writer can write until its process is gone, and
 `ShmAdmission.fence` only observes. The proof is a pidfd that was opened while the writer was seen alive and to be
@@ -15,19 +13,15 @@ So this needs one host, one user, one pid namespace and Linux; everything else i
 """
 
 import contextlib
-import fcntl
 import mmap
 import os
-import secrets
 from pathlib import Path
 
 import msgspec
 
 from lineclear.transport.movers.mover import MoverError
+from lineclear.transport.movers.pages import Pages
 from lineclear.transport.movers.process_life import ProcessLife, ProcessWatch, own_life
-
-_NAME_PREFIX = "lineclear-kv-"
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class ShmKey(msgspec.Struct, frozen=True, tag="shm", forbid_unknown_fields=True):
@@ -60,7 +54,7 @@ def decode_key(key: bytes) -> ShmKey:
 
 
 class ShmMemory:
-    """A memfd, mapped."""
+    """Pages that other processes map."""
 
     def __init__(self, num_bytes: int) -> None:
         """Make the memory.
@@ -68,31 +62,19 @@ class ShmMemory:
         Raises:
             MoverError: The system refuses it.
         """
-        assert num_bytes > 0, num_bytes
-        self._name = _NAME_PREFIX + secrets.token_hex(16)
-        self._life = own_life()
-        self._fd = -1
-        try:
-            self._fd = os.memfd_create(self._name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(self._fd, num_bytes)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
-            self._mapping = mmap.mmap(self._fd, num_bytes)
-        except (OSError, ValueError) as error:
-            self._close_descriptor()
-            raise MoverError(f"shared memory of {num_bytes} bytes: {error}") from error
-        self._num_bytes = num_bytes
-        self._buffer = memoryview(self._mapping)
-        self._key = _encoder.encode(ShmKey(self._life, self._fd, self._name, num_bytes))
+        life = own_life()
+        self._pages = Pages(num_bytes)
+        self._key = _encoder.encode(ShmKey(life, self._pages.fd, self._pages.name, num_bytes))
 
     @property
     def num_bytes(self) -> int:
         """The size of the buffer."""
-        return self._num_bytes
+        return self._pages.num_bytes
 
     @property
     def buffer(self) -> memoryview:
         """All bytes, writable."""
-        return self._buffer
+        return self._pages.buffer
 
     @property
     def key(self) -> bytes:
@@ -108,16 +90,8 @@ class ShmMemory:
         return ShmAdmission(identity)
 
     def close(self) -> None:
-        """Close the descriptor; the mapping goes with the last view of the buffer."""
-        self._close_descriptor()
-        self._buffer = memoryview(b"")
-        with contextlib.suppress(BufferError):  # views of it that are left keep it
-            self._mapping.close()
-
-    def _close_descriptor(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Close the descriptor, so that no writer finds it any more; those that have mapped the pages keep them."""
+        self._pages.close()
 
 
 class ShmAdmission:
