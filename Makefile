@@ -31,8 +31,12 @@ eval: $(VENV)/.serve  ## the bundled model's figures on held-out data
 bench: $(VENV)/.dev  ## speed, as ratios against transformers in the same run
 	$(BIN)/python -m bench $(ARGS)
 
-train: $(VENV)/.dev  ## train lineclear-tiny again, from the Python standard library and generated edit tasks
-	$(BIN)/python -m training.train $(ARGS)
+RUN ?= runs/lineclear-tiny
+train: $(VENV)/.dev  ## train lineclear-tiny again in $(RUN): under three hours on one core; run again, it goes on where it was
+	$(BIN)/python -m training.train --out $(RUN)/first --minutes 80 --resume
+	$(BIN)/python -m training.train --out $(RUN)/second --minutes 85 --peak 1e-3 --start-from $(RUN)/first/state.pt --resume
+	$(BIN)/python -m training.evaluate --state $(RUN)/second/state.pt --tasks 200 --code 24 --damage 40
+	@echo "To ship it: $(BIN)/python -m training.export --state $(RUN)/second/state.pt"
 
 $(VENV)/.serve: pyproject.toml
 	@echo "Setting up $(VENV): torch and a dozen small libraries, 1 to 5 minutes the first time, as the network allows."

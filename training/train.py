@@ -221,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=80.0)
-    parser.add_argument("--resume", action="store_true", help="go on from OUT/state.pt")
+    parser.add_argument("--resume", action="store_true", help="go on from OUT/state.pt, if it is there")
     parser.add_argument("--start-from", type=Path, help="a state.pt whose weights to start from, with a new schedule")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peak", type=float, default=2e-3, help="learning rate at its highest")
