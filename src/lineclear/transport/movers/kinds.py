@@ -2,7 +2,8 @@
 
 from typing import Literal, TypeAlias, assert_never
 
-from lineclear.transport.movers.mover import Mover, MoverError
+from lineclear.transport.movers.mover import Mover
+from lineclear.transport.movers.nixl import NixlMover
 from lineclear.transport.movers.shm import ShmMover
 
 MoverKind: TypeAlias = Literal["shm", "nixl"]
@@ -18,6 +19,6 @@ def open_mover(kind: MoverKind) -> Mover:
         case "shm":
             return ShmMover()
         case "nixl":
-            raise MoverError("the nixl mover is not there yet")
+            return NixlMover()
         case _:
             assert_never(kind)

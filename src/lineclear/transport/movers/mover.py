@@ -21,6 +21,7 @@ Invariants:
 1. Each post is answered exactly once, whatever happens to either process, the memory or the transport. An UNKNOWN may
    be followed by one DONE or FAILED of the same ticket; nothing follows those two.
 2. DONE and FAILED are proofs (R2). No timeout, closed socket, dropped handle or error with parts outstanding is one.
+   A write that flies into a fence does not end DONE unless everything was in the memory before.
 3. A post whose key is not understood, or one of whose spans is outside either memory, ends FAILED and changes no byte.
 4. No byte outside its spans is changed by a post.
 5. No two memories have the same key, not even those of two lives of one worker (R10).
@@ -79,12 +80,12 @@ class Admission(Protocol):
         Order: repeat it until it returns True, and only then use the blocks again; then it stays True. What the writer
             posted before, posts later, or is just copying counts. The first call may end the writer's access, so no
             order may go to it any more.
-        Cost: at most milliseconds; never waits for the writer.
+        Cost: at most tens of milliseconds; never waits for the writer.
         """
         ...
 
     def close(self) -> None:
-        """Forget the writer. This is no fence: it proves nothing and is no answer to what the writer may do."""
+        """Forget the writer. It proves nothing, and may end the writer's access: for when nothing is owed any more."""
         ...
 
 
@@ -113,6 +114,7 @@ class Memory(Protocol):
         """Let a writer in. Needed once for each life of a writer, while it lives, before it can get the first order.
 
         Order: the key that the writer gets must have been read after this.
+        Cost: at most tens of milliseconds.
 
         Raises:
             MoverError: That is no identity of this kind of mover, or this writer's end could never be proven from here.
@@ -122,8 +124,8 @@ class Memory(Protocol):
     def close(self) -> None:
         """Give the memory up. The pages stay while views of `buffer` do.
 
-        Order: after the process's own writer is closed. Writes of others that are flying may still land in the pages:
-            closing is no fence.
+        Order: after the process's own writer is closed, and after its admissions are fenced or nothing is owed. Writes
+            of others that are flying may still land in the pages: closing is no fence.
         """
         ...
 

@@ -39,6 +39,11 @@ def own_life() -> ProcessLife:
         raise MoverError(f"this process cannot be identified: {error}") from error
 
 
+def is_of_this_host(life: ProcessLife) -> bool:
+    """Whether that process, if it is alive, has the same number here as there."""
+    return (life.boot_id, life.pid_namespace) == (_boot_id(), _pid_namespace())
+
+
 class ProcessWatch:
     """A process of this host that is known to be the one that was meant."""
 
@@ -49,7 +54,7 @@ class ProcessWatch:
             MoverError: It is not a process of this host that can be seen from here, or it is over already.
         """
         self._has_ended = False
-        if (life.boot_id, life.pid_namespace) != (_boot_id(), _pid_namespace()):
+        if not is_of_this_host(life):
             raise MoverError(f"process {life.pid} is of another host or container: its end cannot be seen from here")
         try:
             self._pidfd = os.pidfd_open(life.pid)
