@@ -8,6 +8,8 @@
 | `nixl` | any host, over TCP (UCX) | UCX in both processes | closing the endpoint that only it has used |
 | `fake` | one process | the test, run by run | what the test says |
 
+`delayed` puts faults around any of them, for tests of what is above.
+
 Nothing here decides about blocks or requests: that is `lineclear.protocol.handoff`, whose rules R2, R9 and R10 lean on
 what these promise.
 """
