@@ -84,9 +84,10 @@ class _Delayer:
         self._num_posts = 0
         self._num_held = 0
         self._held: list[_Held] = []
+        self._late: list[Completion] = []
         self._unread: deque[Completion] = deque()
-        self._lost: dict[int, int] = {}
-        """Tickets of ours by the ticket inside whose end is unknown."""
+        self._open: dict[int, int] = {}
+        """Tickets of ours by the ticket inside: of the run that flies, and of runs whose end is unknown."""
 
     def work(self, orders: Orders, reports: Reports) -> None:
         """Answer all orders, one after the other."""
@@ -99,15 +100,17 @@ class _Delayer:
                 case _:
                     pass
             self._poll()
+            self._hold_late()
             self._report(reports, until=time.monotonic())
         self._inside.close()
         self._poll()
+        self._hold_late()
         self._report(reports, until=float("inf"))
 
     def _patience(self) -> float | None:
         if self._held:
             return min(_LOOK_SECONDS, max(0.0, self._held[0].due_seconds - time.monotonic()))
-        return _LOOK_SECONDS if self._lost else None
+        return _LOOK_SECONDS if self._open else None
 
     def _move(self, write: Write, orders: Orders) -> Completion:
         """Make one write, run by run, and return its answer."""
@@ -129,26 +132,27 @@ class _Delayer:
             return Completion(write.ticket, Outcome.FAILED, "the writer was closed")
         ticket = self._num_posts
         self._num_posts += 1
+        self._open[ticket] = write.ticket
         self._inside.post(ticket, write.memory_key, spans)
         while (answer := self._poll(ticket)) is None:
             select.select([self._inside.fileno()], [], [], _LOOK_SECONDS)
             if orders.is_closing:
                 self._inside.close()
-        if answer.outcome is Outcome.UNKNOWN:
-            self._lost[ticket] = write.ticket
         return Completion(write.ticket, answer.outcome, answer.reason)
 
     def _poll(self, awaited: int | None = None) -> Completion | None:
-        """Return the first answer to a ticket inside, if it is there; hold what is known of lost ones before it."""
-        self._unread.extend(self._inside.poll())
-        while self._unread:
-            answer = self._unread.popleft()
-            if answer.ticket == awaited:
-                return answer
-            if (ticket := self._lost.pop(answer.ticket, None)) is not None:
+        """Return the first answer to a ticket inside, if it is there; hold what is known of lost ones."""
+        found: Completion | None = None
+        for answer in self._inside.poll():
+            ticket = self._open[answer.ticket]
+            if answer.outcome is not Outcome.UNKNOWN:
+                del self._open[answer.ticket]
+            if answer.ticket == awaited and found is None:
+                found = answer
+            else:
                 # Whatever became of that run, the runs after it were never posted.
-                self._hold_after_unknown(Completion(ticket, Outcome.FAILED, answer.reason))
-        return None
+                self._late.append(Completion(ticket, Outcome.FAILED, answer.reason))
+        return found
 
     def _pause(self, orders: Orders) -> None:
         end = time.monotonic() + self._dice.uniform(0.0, self._delays.max_run_seconds)
@@ -157,19 +161,20 @@ class _Delayer:
 
     def _hold(self, completion: Completion) -> None:
         is_lost = completion.outcome is not Outcome.UNKNOWN and self._dice.random() < self._delays.lost_share
-        if not is_lost:
-            self._hold_from(time.monotonic(), completion)
-            return
-        self._hold_from(time.monotonic(), Completion(completion.ticket, Outcome.UNKNOWN, "told to be lost"))
-        if self._delays.proves_late:
-            self._hold_after_unknown(completion)
+        if is_lost:
+            self._hold_back(Completion(completion.ticket, Outcome.UNKNOWN, "told to be lost"))
+        if not is_lost or self._delays.proves_late:
+            self._hold_back(completion)
 
-    def _hold_after_unknown(self, proof: Completion) -> None:
-        unknown = (held.due_seconds for held in self._held if held.completion.ticket == proof.ticket)
-        self._hold_from(max(unknown, default=time.monotonic()), proof)
+    def _hold_late(self) -> None:
+        late, self._late = self._late, []
+        for completion in late:
+            self._hold_back(completion)
 
-    def _hold_from(self, start_seconds: float, completion: Completion) -> None:
-        due = start_seconds + self._dice.uniform(0.0, self._delays.max_completion_seconds)
+    def _hold_back(self, completion: Completion) -> None:
+        """Let it wait, but never before another one of its ticket."""
+        same = [held.due_seconds for held in self._held if held.completion.ticket == completion.ticket]
+        due = max(same, default=time.monotonic()) + self._dice.uniform(0.0, self._delays.max_completion_seconds)
         self._num_held += 1
         heapq.heappush(self._held, _Held(due, self._num_held, completion))
 
