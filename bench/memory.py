@@ -23,7 +23,7 @@ class Peak:
 def peak_bytes_beyond_start() -> Iterator[Peak]:
     """Measure the peak resident set inside the context, beyond what was resident at its start.
 
-    What earlier work has freed goes back to the system first; kept by the allocator, it would be reused and not counted.
+    What earlier work has freed goes back to the system first: kept by the allocator, it would be used again, uncounted.
     Linux with glibc only.
     """
     peak = Peak()

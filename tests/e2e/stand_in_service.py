@@ -36,12 +36,12 @@ FACTS = ModelFacts(
 def gateway(behaviour: str) -> None:
     start, report = begin_child(GatewayStart)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit(0))
-    signal.signal(signal.SIGUSR1, lambda *_: report(GatewayServing(0)))
+    signal.signal(signal.SIGUSR1, lambda *_: report(GatewayServing([])))
     if behaviour == "fail":
         with reporting_failure(report):
             raise ConfigError("port", 4242, "a port that is free")
     report(GatewayListening("127.0.0.1", start.config.gateway.port or 4242))
-    report(GatewayServing(1))
+    report(GatewayServing(["worker-0"]))
     while True:
         signal.pause()
 
@@ -52,7 +52,7 @@ def worker(behaviour: str) -> None:
         sys.exit(1)
     if behaviour == "refuse":
         sys.exit(2)
-    if behaviour == "babble" and start.life == 1:
+    if behaviour == "babble" and start.seat.life == 1:
         report("hello")  # pyright: ignore[reportArgumentType]
         signal.pause()
     report(Loading("loading a model"))

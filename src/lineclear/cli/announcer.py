@@ -20,8 +20,8 @@ from lineclear.transport.reports import Failed, GatewayListening, GatewayServing
 class Announcer:
     """Turns reports and endings into lines on a terminal, and says when the service is ready.
 
-    The service is ready when the gateway listens and has a worker; it says so again after it was not. Once the service
-    is given up, nothing is said of processes that do not know that yet: the error is the last word.
+    The service is ready when the gateway listens and has all its workers; it says so again after it was not. Once the
+    service is given up, nothing is said of processes that do not know that yet: the error is the last word.
 
     Args:
         config: what is served.
@@ -43,7 +43,7 @@ class Announcer:
         self._notices = notices
         self._listening: GatewayListening | None = None
         self._worker: WorkerReady | None = None
-        self._num_workers = 0
+        self._serving = GatewayServing([])
         self._is_ready = False
         self._is_given_up = False
 
@@ -67,8 +67,8 @@ class Announcer:
                 self._say(f"{name}: loaded in {report.load_seconds:.1f} s")
             case GatewayListening():
                 self._listening = report
-            case GatewayServing(num_workers=num_workers):
-                self._num_workers = num_workers
+            case GatewayServing():
+                self._serving = report
             case Failed():
                 self._is_given_up = True
             case _:
@@ -79,7 +79,7 @@ class Announcer:
         """A process ended."""
         self._is_ready = False
         if name == "gateway":
-            self._listening, self._num_workers = None, 0
+            self._listening, self._serving = None, GatewayServing([])
         else:
             self._worker = None
 
@@ -87,9 +87,9 @@ class Announcer:
         """A process ended by itself and is started again."""
         self._say(f"{name}: died ({ending}); starting life {life} in {wait_seconds:.1f} s", style="yellow")
 
-    def on_stuck_worker(self) -> None:
-        """The worker is ended because it no longer answers."""
-        self._say("worker: alive, but it does not answer; ending it", style="yellow")
+    def on_stuck_worker(self, name: str) -> None:
+        """A worker is ended because it no longer answers."""
+        self._say(f"{name}: alive, but it does not answer; ending it", style="yellow")
 
     def on_crash_loop(self, name: str, ending: str, num_restarts: int) -> None:
         """A process keeps dying."""
@@ -107,7 +107,7 @@ class Announcer:
             self._say("lineclear stopped")
 
     def _announce_readiness(self) -> None:
-        if self._is_ready or self._listening is None or self._worker is None or not self._num_workers:
+        if self._is_ready or self._listening is None or self._worker is None or not self._has_all_workers:
             return
         self._is_ready = True
         url = f"http://{_authority(self._listening)}"
@@ -118,6 +118,11 @@ class Announcer:
             f"up to {model.max_model_len:,} tokens a request, {model.draft_tokens} draft tokens"
         )
         self._say(f"  try: {self._example(url, model.name)}")
+
+    @property
+    def _has_all_workers(self) -> bool:
+        handoff, serving = self._config.handoff, self._serving
+        return len(serving.worker_ids) >= handoff.decode and len(serving.prefill_ids) >= handoff.prefill
 
     def _example(self, url: str, model: str) -> str:
         """A command that this model answers."""

@@ -20,6 +20,7 @@ from lineclear.base.errors import LineclearError, PeerError
 from lineclear.cli.exit_codes import EXIT_ORPHANED, EXIT_USER_ERROR
 from lineclear.config.components import ServeConfig
 from lineclear.transport.reports import Failed, Report, ReportSink, encode_report
+from lineclear.worker.seat import Seat
 
 PR_SET_PDEATHSIG = 1
 """Linux: `prctl` option for the signal that a process gets when its parent ends."""
@@ -41,8 +42,7 @@ class WorkerStart(msgspec.Struct, frozen=True):
 
     config: ServeConfig
     control_endpoint: str
-    worker_id: str
-    life: int
+    seat: Seat
 
 
 StartT = TypeVar("StartT", GatewayStart, WorkerStart)

@@ -1,10 +1,10 @@
-"""The supervisor of `lineclear serve`: starts the gateway and the worker, restarts what dies, stops all in order.
+"""The supervisor of `lineclear serve`: starts the gateway and the workers, restarts what dies, stops all in order.
 
-    starting ──▶ running ──first signal──▶ draining ──gateway and worker ended──▶ stopped (0)
+    starting ──▶ running ──first signal──▶ draining ──gateway and workers ended──▶ stopped (0)
                     │                          └──────second signal──▶ killed ──▶ stopped (130)
                     └── crash loop (1), or an error that a restart would repeat (2) ──▶ killed ──▶ stopped
 
-Draining is the gateway's: it refuses new requests, finishes the running ones, and exits; then the worker is ended.
+Draining is the gateway's: it refuses new requests, finishes the running ones, and exits; then the workers are ended.
 
 Invariants:
 1. When `run` returns, no child is alive. If the supervisor itself is killed, its children end with it (see `child`).
@@ -13,6 +13,7 @@ Invariants:
 
 import asyncio
 import dataclasses
+import functools
 import itertools
 import signal
 import sys
@@ -26,10 +27,13 @@ from lineclear.cli.exit_codes import EXIT_CRASH_LOOP, EXIT_INTERRUPTED, EXIT_USE
 from lineclear.cli.restarts import RestartPolicy
 from lineclear.cli.worker_watch import WorkerWatch
 from lineclear.config.components import ServeConfig
-from lineclear.transport.reports import Failed, GatewayListening, Report
+from lineclear.protocol.roles import Role
+from lineclear.transport.reports import Failed, GatewayListening, GatewayServing, Report, WorkerReady
+from lineclear.worker.seat import Seat
 
 GATEWAY = "gateway"
 WORKER = "worker"
+"""The commands of both kinds of processes."""
 
 DRAIN_MARGIN_SECONDS = 10.0
 """What a gateway may take longer than its drain time, to end its last requests."""
@@ -55,7 +59,12 @@ class Supervisor:
         self._announcer = announcer
         self._control_endpoint = control_endpoint
         self._children: dict[str, ChildProcess] = {}
-        self._worker_watch = WorkerWatch(config.link.peer_timeout_seconds, self._end_stuck_worker)
+        self._seats = {_name(seat, config): seat for seat in seats(config)}
+        patience = config.link.peer_timeout_seconds
+        self._watches = {
+            name: WorkerWatch(seat.worker_id, patience, functools.partial(self._end_stuck_worker, name))
+            for name, seat in self._seats.items()
+        }
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
         self._failure: str | None = None
@@ -70,7 +79,7 @@ class Supervisor:
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_stop_signal)
         self._announcer.on_start()
-        keepers = [asyncio.create_task(self._keep(name)) for name in (GATEWAY, WORKER)]
+        keepers = [asyncio.create_task(self._keep(name)) for name in (GATEWAY, *self._seats)]
         try:
             code = await self._until_stopped(keepers)
         finally:
@@ -96,11 +105,12 @@ class Supervisor:
         policy = RestartPolicy(self._config.supervisor)
         for life in itertools.count(1):
             start = self._start_message(name, life)
-            child = self._children[name] = await ChildProcess.start((*self._program, name), start)
+            command = GATEWAY if name == GATEWAY else WORKER
+            child = self._children[name] = await ChildProcess.start((*self._program, command), start)
             code = await child.watch(lambda report: self._on_report(name, report))
             self._announcer.on_end(name)
-            if name == WORKER:
-                self._worker_watch.on_worker_end()
+            if name in self._watches:
+                self._watches[name].on_worker_end()
             if self._first_signal.is_set() or code == EXIT_USER_ERROR:
                 return code
             wait = policy.wait_before_restart(asyncio.get_running_loop().time() - child.started_at)
@@ -114,7 +124,10 @@ class Supervisor:
     def _start_message(self, name: str, life: int) -> GatewayStart | WorkerStart:
         if name == GATEWAY:
             return GatewayStart(self._config, self._control_endpoint)
-        return WorkerStart(self._config, self._control_endpoint, "worker-0", life)
+        seat = dataclasses.replace(self._seats[name], life=life)
+        if seat.role is Role.PREFILL:
+            seat = dataclasses.replace(seat, peer_endpoint=f"{self._control_endpoint}.{seat.worker_id}.{life}")
+        return WorkerStart(self._config, self._control_endpoint, seat)
 
     def _on_report(self, name: str, report: Report) -> None:
         if isinstance(report, GatewayListening):  # its next life must be found at the same place
@@ -123,18 +136,22 @@ class Supervisor:
         if isinstance(report, Failed):
             self._failure = self._failure or report.message
         self._announcer.on_report(name, report)
-        self._worker_watch.on_report(report)
+        if isinstance(report, WorkerReady):
+            self._watches[name].on_ready()
+        if isinstance(report, GatewayServing):
+            for watch in self._watches.values():
+                watch.on_serving(report)
 
-    def _end_stuck_worker(self) -> None:
+    def _end_stuck_worker(self, name: str) -> None:
         """While draining, a worker has a time limit anyway."""
         if not self._first_signal.is_set():
-            self._announcer.on_stuck_worker()
-            self._children[WORKER].kill()
+            self._announcer.on_stuck_worker(name)
+            self._children[name].kill()
 
     async def _drain(self) -> int:
         self._announcer.on_drain()
         await self._stop(GATEWAY, self._config.supervisor.drain_seconds + DRAIN_MARGIN_SECONDS)
-        await self._stop(WORKER, WORKER_STOP_SECONDS)
+        await asyncio.gather(*(self._stop(name, WORKER_STOP_SECONDS) for name in self._seats))
         return EXIT_INTERRUPTED if self._second_signal.is_set() else 0
 
     async def _stop(self, name: str, patience_seconds: float) -> None:
@@ -157,3 +174,19 @@ class Supervisor:
         for child in self._children.values():
             child.kill()
             await child.wait()
+
+
+def seats(config: ServeConfig) -> list[Seat]:
+    """The workers of a service: those that take requests first."""
+    num_prefill, num_decode = config.handoff.prefill, config.handoff.decode
+    share = 1 / (num_prefill + num_decode)
+    role, stem = (Role.DECODE, "decode") if num_prefill else (Role.COLOCATED, "worker")
+    serving = [Seat(f"{stem}-{idx}", 0, role, memory_share=share) for idx in range(num_decode)]
+    prefill = [Seat(f"prefill-{idx}", 0, Role.PREFILL, memory_share=share) for idx in range(num_prefill)]
+    return serving + prefill
+
+
+def _name(seat: Seat, config: ServeConfig) -> str:
+    """What a worker is called on the terminal: one that is alone needs no number."""
+    is_alone = config.handoff.prefill == 0 and config.handoff.decode == 1
+    return WORKER if is_alone else seat.worker_id

@@ -14,11 +14,5 @@ def run(_arguments: argparse.Namespace) -> int:
     """Load the model and serve the gateway."""
     start, report = begin_child(WorkerStart)
     with reporting_failure(report):
-        run_worker(
-            start.config,
-            control_endpoint=start.control_endpoint,
-            worker_id=start.worker_id,
-            life=start.life,
-            report=report,
-        )
+        run_worker(start.config, start.seat, control_endpoint=start.control_endpoint, report=report)
     return 0

@@ -128,6 +128,32 @@ class GatewayConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HandoffConfig:
+    """How prompts get from prefill instances to decode workers."""
+
+    prefill: Annotated[
+        int, Option("Prefill instances beside the decode workers; 0: each worker does both.", allowed=Range(0, 256))
+    ] = 0
+    decode: Annotated[int, Option("Decode workers, or workers that do both.", allowed=Range(1, 256))] = 1
+    mover: Annotated[
+        Literal["shm", "nixl"], Option("What moves KV: shared memory on one host, or NIXL (the extra `nixl`).")
+    ] = "shm"
+    min_handoff_tokens: Annotated[
+        int,
+        Option("Prompt tokens not in decode's cache from which on prefill computes them.", allowed=Range(1)),
+    ] = 256
+    first_token_seconds: Annotated[
+        float, Option("How long a request may wait for its first token before it fails.", allowed=Range(0.01, 86_400))
+    ] = 600.0
+    max_attempts: Annotated[
+        int, Option("Handoffs tried for one request before decode computes its prompt.", allowed=Range(1, 100))
+    ] = 3
+
+    def __post_init__(self) -> None:
+        check_component(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinkConfig:
     """The control links between the gateway and its workers."""
 
@@ -179,5 +205,6 @@ class ServeConfig:
     source: ModelSource = field(default_factory=ModelSource)
     engine: EngineConfig = field(default_factory=EngineConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    handoff: HandoffConfig = field(default_factory=HandoffConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)

@@ -17,6 +17,7 @@ from lineclear.base.errors import ConfigError
 from lineclear.config.components import (
     EngineConfig,
     GatewayConfig,
+    HandoffConfig,
     LinkConfig,
     ModelSource,
     ServeConfig,
@@ -29,6 +30,7 @@ COMPONENTS: Mapping[str, type[Any]] = {
     "source": ModelSource,
     "engine": EngineConfig,
     "gateway": GatewayConfig,
+    "handoff": HandoffConfig,
     "link": LinkConfig,
     "supervisor": SupervisorConfig,
 }

@@ -1,5 +1,7 @@
 """Puts an engine together from a configuration and a checkpoint."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -9,7 +11,7 @@ from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, EngineConfig
 from lineclear.engine.engine import Engine
 from lineclear.engine.free_memory import free_memory_bytes
 from lineclear.engine.runner import Runner
-from lineclear.engine.store import KvStore
+from lineclear.engine.store import KvStore, kv_layout
 from lineclear.kv.pool import BlockPool
 from lineclear.kv.radix import RadixTree
 from lineclear.model.checkpoint import OnTensor
@@ -17,6 +19,7 @@ from lineclear.model.config import GlmConfig, load_config
 from lineclear.model.cost import double_cost_len
 from lineclear.model.glm import load_model
 from lineclear.schedule.config import ScheduleConfig
+from lineclear.schedule.planner import Prefillers
 from lineclear.schedule.scheduler import Scheduler
 
 POOL_SHARE_OF_FREE_MEMORY = 0.5
@@ -25,8 +28,29 @@ POOL_SHARE_OF_FREE_MEMORY = 0.5
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def build_engine(config: EngineConfig, model_dir: Path, *, on_tensor: OnTensor | None = None) -> Engine:
+@dataclass(frozen=True, kw_only=True)
+class Handoffs:
+    """What an engine needs to take part in handoffs.
+
+    `open_memory` gives zeroed bytes that other processes can reach; `prefillers` is there on decode workers.
+    """
+
+    open_memory: Callable[[int], memoryview]
+    prefillers: Prefillers | None
+    min_tokens: int
+
+
+def build_engine(
+    config: EngineConfig,
+    model_dir: Path,
+    *,
+    on_tensor: OnTensor | None = None,
+    handoffs: Handoffs | None = None,
+    memory_share: float = 1.0,
+) -> Engine:
     """Load a checkpoint and build the engine around it; `on_tensor` hears of every tensor that is read.
+
+    Where nobody says how large the KV cache is, it takes `memory_share` of what an engine alone would take.
 
     Raises: CheckpointError for what cannot be loaded; ConfigError for settings that model or machine cannot meet.
     """
@@ -39,9 +63,12 @@ def build_engine(config: EngineConfig, model_dir: Path, *, on_tensor: OnTensor |
     model = load_model(
         model_dir, device=device, dtype=dtype, batch_invariant=config.batch_invariant, on_tensor=on_tensor
     )
-    num_blocks = _num_blocks(config, model_config, device, dtype)
+    num_blocks = _num_blocks(config, model_config, device, dtype, POOL_SHARE_OF_FREE_MEMORY * memory_share)
     max_model_len = _max_model_len(config, model_config, num_blocks)
-    store = KvStore(model_config, num_blocks, config.block_size, device=device, dtype=dtype)
+    memory = None
+    if handoffs is not None:
+        memory = handoffs.open_memory(kv_layout(model_config, num_blocks, config.block_size, dtype).num_bytes)
+    store = KvStore(model_config, num_blocks, config.block_size, device=device, dtype=dtype, memory=memory)
     pool = BlockPool(num_blocks)
     schedule = ScheduleConfig(
         max_batch_tokens=config.max_batch_tokens,
@@ -52,10 +79,11 @@ def build_engine(config: EngineConfig, model_dir: Path, *, on_tensor: OnTensor |
         max_model_len=max_model_len,
         draft_tokens=config.draft_tokens,
         double_cost_len=double_cost_len(model_config),
-        min_handoff_tokens=1,
+        min_handoff_tokens=handoffs.min_tokens if handoffs else 1,
         eos_token_ids=frozenset(model_config.eos_token_ids),
     )
-    scheduler = Scheduler(schedule, pool, RadixTree(pool, config.block_size, keeps=config.prefix_cache))
+    tree = RadixTree(pool, config.block_size, keeps=config.prefix_cache)
+    scheduler = Scheduler(schedule, pool, tree, handoffs.prefillers if handoffs else None)
     runner = Runner(
         model,
         store,
@@ -82,14 +110,16 @@ def _device(config: EngineConfig) -> torch.device:
     return device
 
 
-def _num_blocks(config: EngineConfig, model_config: GlmConfig, device: torch.device, dtype: torch.dtype) -> int:
+def _num_blocks(
+    config: EngineConfig, model_config: GlmConfig, device: torch.device, dtype: torch.dtype, free_share: float
+) -> int:
     free_tokens = free_memory_bytes(device) // kv_bytes_per_token(model_config, dtype)
     if config.max_total_tokens is not None:
         if config.max_total_tokens > free_tokens:
             allowed = f"at most {free_tokens}, for which there is free memory on {device}"
             raise ConfigError("max_total_tokens", config.max_total_tokens, allowed)
         return config.max_total_tokens // config.block_size
-    num_tokens = min(int(free_tokens * POOL_SHARE_OF_FREE_MEMORY), MAX_AUTO_TOTAL_TOKENS)
+    num_tokens = min(int(free_tokens * free_share), MAX_AUTO_TOTAL_TOKENS)
     if num_tokens < config.block_size:
         raise ConfigError(
             "max_total_tokens", "auto", f"memory for a block of {config.block_size} tokens; there is none"

@@ -47,6 +47,11 @@ class Engine:
         return self._store
 
     @property
+    def scheduler(self) -> Scheduler:
+        """Who decides: for those that carry KV between workers, between two steps."""
+        return self._scheduler
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return self._scheduler.has_work

@@ -19,7 +19,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from lineclear.base.ids import WorkerId
 from lineclear.config.components import ServeConfig
@@ -29,10 +29,13 @@ from lineclear.gateway.generation import GenerationRequest
 from lineclear.gateway.worker_questions import WorkerQuestions
 from lineclear.gateway.worker_table import Worker, WorkerTable
 from lineclear.protocol import wire
+from lineclear.protocol.roles import Role
 from lineclear.transport.endpoint import Endpoint
 from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerLost, WorkerMessage
 
 logger = logging.getLogger(__name__)
+
+OnWorkersChanged: TypeAlias = Callable[[list[str], list[str]], None]
 
 MAX_ATTEMPTS = 3
 """How often one request is begun. A request that ends three workers is the reason, not the victim."""
@@ -62,10 +65,10 @@ class Dispatcher:
 
     Args:
         config: the whole configuration.
-        on_workers_changed: told how many workers take requests, whenever that changes.
+        on_workers_changed: told which workers take requests and which compute prompts for them, whenever that changes.
     """
 
-    def __init__(self, config: ServeConfig, on_workers_changed: Callable[[int], None]) -> None:
+    def __init__(self, config: ServeConfig, on_workers_changed: OnWorkersChanged) -> None:
         self._start_timeout_seconds = config.gateway.start_timeout_seconds
         self._links = WorkerLinks(config.link, self._on_event)
         self._table: WorkerTable[LinkId] = WorkerTable(config.engine.max_waiting)
@@ -208,7 +211,8 @@ class Dispatcher:
     def _on_connected(self, link_id: LinkId, hello: wire.WorkerHello) -> None:
         logger.info("worker %s, life %d, is ready", hello.worker_id, hello.life)
         self._table.connect(link_id, hello)
-        self._facts = hello.model
+        self._facts = hello.model if self._facts is None or hello.role is not Role.PREFILL else self._facts
+        self._announce_instances()
         self._report_workers()
         self._place_waiting()
 
@@ -253,6 +257,7 @@ class Dispatcher:
             logger.warning("worker %s, life %d, is lost: %s", worker.hello.worker_id, worker.hello.life, reason)
             self._num_workers_lost += 1
         lost_ids = self._table.lose(link_id)
+        self._announce_instances()
         self._report_workers()
         generations = {id(place.generation): place.generation for place in map(self._places.pop, sorted(lost_ids))}
         for generation in generations.values():
@@ -306,4 +311,14 @@ class Dispatcher:
             generation.events.put(Failed(error))
 
     def _report_workers(self) -> None:
-        self._on_workers_changed(sum(not worker.is_draining for worker in self.workers))
+        serving = [worker.hello.worker_id for worker in self.workers if worker.takes_requests]
+        prefill = [each.hello.worker_id for each in self.workers if each.hello.role is Role.PREFILL]
+        self._on_workers_changed(serving, prefill)
+
+    def _announce_instances(self) -> None:
+        """Tell every decode worker where the prefill instances are."""
+        workers = self._table.workers
+        endpoints = [each.hello.peer_endpoint for each in workers.values() if each.hello.role is Role.PREFILL]
+        for link_id, worker in workers.items():
+            if worker.hello.role is Role.DECODE:
+                self._links.send(link_id, wire.PrefillInstances(endpoints=endpoints))

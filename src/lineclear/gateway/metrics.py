@@ -14,7 +14,7 @@ from lineclear.gateway.dispatch import DispatchStatistics
 from lineclear.gateway.ledger import LedgerStatistics
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.worker_table import Worker
-from lineclear.protocol.wire import WorkerStatistics
+from lineclear.protocol.wire import HandoffStatistics, WorkerStatistics
 from lineclear.speculate.counters import accept_length, accept_rate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -132,6 +132,7 @@ def _used_ratio(statistics: WorkerStatistics) -> float | None:
 _WORKER_GAUGES: dict[str, tuple[str, Callable[[WorkerStatistics], float | None]]] = {
     "running": ("Sequences that run.", lambda statistics: statistics.num_running),
     "waiting": ("Sequences that wait.", lambda statistics: statistics.num_waiting),
+    "receiving": ("Sequences whose prompt is computed elsewhere.", lambda statistics: statistics.num_receiving),
     "blocks_free": ("KV blocks that nobody holds.", lambda statistics: statistics.blocks_free),
     "blocks_held": ("KV blocks that are held.", lambda statistics: statistics.blocks_held),
     "blocks_quarantined": ("KV blocks that nobody may use.", lambda statistics: statistics.blocks_quarantined),
@@ -171,8 +172,37 @@ def _worker_metrics(workers: list[Worker]) -> Iterator[Metric]:
         for worker_id, statistics in reported:
             counter.add_metric([worker_id], read_total(statistics))
         yield counter
+    handoffs = [(name, each.handoffs) for name, each in reported if each.handoffs is not None]
+    yield from _handoff_metrics(handoffs)
     yield _drafts("proposed", [(name, each.draft.proposed_by_position) for name, each in reported])
     yield _drafts("accepted", [(name, each.draft.accepted_by_position) for name, each in reported])
+
+
+_HANDOFF_GAUGES: dict[str, tuple[str, Callable[[HandoffStatistics], float]]] = {
+    "peers": ("Workers at the other end of handoffs.", lambda each: each.num_peers),
+    "open": ("Handoffs that have not settled.", lambda each: each.num_open),
+    "blocks_quarantined": (
+        "KV blocks that wait for the proof that a lost peer can write no more; they count as held.",
+        lambda each: each.blocks_quarantined,
+    ),
+}
+
+
+def _handoff_metrics(reported: list[tuple[str, HandoffStatistics]]) -> Iterator[Metric]:
+    for name, (help_text, read) in _HANDOFF_GAUGES.items():
+        gauge = GaugeMetricFamily(f"lineclear_handoff_{name}", help_text, labels=["worker"])
+        for worker_id, statistics in reported:
+            gauge.add_metric([worker_id], read(statistics))
+        yield gauge
+    ended = CounterMetricFamily("lineclear_handoffs", "Handoffs by how they ended.", labels=["worker", "outcome"])
+    tokens = CounterMetricFamily("lineclear_handoff_tokens", "Tokens whose KV was moved.", labels=["worker"])
+    for worker_id, statistics in reported:
+        ended.add_metric([worker_id, "done"], statistics.num_done)
+        for reason, count in statistics.num_failed.items():
+            ended.add_metric([worker_id, reason], count)
+        tokens.add_metric([worker_id], statistics.num_tokens)
+    yield ended
+    yield tokens
 
 
 def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:

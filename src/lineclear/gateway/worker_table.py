@@ -6,12 +6,14 @@
 Invariants:
 1. A worker never has more sequences than it may: those that run and those that may wait.
 2. The sequences of one request go to one worker, so that they share their prompt's blocks.
+3. A prefill instance gets none: decode workers order from it.
 """
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from lineclear.base.errors import InvariantError
+from lineclear.protocol.roles import Role
 from lineclear.protocol.wire import InvariantsChecked, WorkerHello, WorkerStatistics
 
 LinkIdT = TypeVar("LinkIdT", bound=int)
@@ -30,9 +32,14 @@ class Worker:
     invariants: InvariantsChecked | None = None
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether it may be given sequences at all."""
+        return not self.is_draining and self.hello.role is not Role.PREFILL
+
+    @property
     def num_free(self) -> int:
         """Sequences it may still be given."""
-        return 0 if self.is_draining else self.capacity - len(self.sequence_ids)
+        return self.capacity - len(self.sequence_ids) if self.takes_requests else 0
 
 
 class WorkerTable(Generic[LinkIdT]):
@@ -54,12 +61,12 @@ class WorkerTable(Generic[LinkIdT]):
     @property
     def has_serving(self) -> bool:
         """Whether any worker takes requests."""
-        return any(not worker.is_draining for worker in self._workers.values())
+        return any(worker.takes_requests for worker in self._workers.values())
 
     @property
     def most_capacity(self) -> int:
         """The most sequences that one worker takes."""
-        return max((worker.capacity for worker in self._workers.values() if not worker.is_draining), default=0)
+        return max((worker.capacity for worker in self._workers.values() if worker.takes_requests), default=0)
 
     def connect(self, link_id: LinkIdT, hello: WorkerHello) -> None:
         """A worker said hello."""

@@ -9,6 +9,7 @@
        │ ◀─────────────────────── WorkerStatistics    │  also once a second while busy
        │ CheckInvariants ───────────────────────────▶ │
        │ ◀────────────────────── InvariantsChecked    │
+       │ PrefillInstances ──────────────────────────▶ │  to decode workers, whenever they change
        │ Drain ─────────────────────────────────────▶ │  finish what is accepted, accept nothing more
        │ ◀──────────────────────────────── Drained    │
 
@@ -27,6 +28,7 @@ import msgspec
 
 from lineclear.base.errors import InvariantError, PeerError
 from lineclear.protocol.drafts import DraftCounts
+from lineclear.protocol.roles import Role
 from lineclear.protocol.sampling import SamplingParams
 
 WIRE_VERSION: Final = 1
@@ -76,6 +78,12 @@ class QueryStatistics(_Message, frozen=True, tag="query_statistics"):
     """Answer WorkerStatistics."""
 
 
+class PrefillInstances(_Message, frozen=True, tag="prefill_instances"):
+    """Where a decode worker finds those that compute prompts: all of them, each time."""
+
+    endpoints: list[str]
+
+
 class CheckInvariants(_Message, frozen=True, tag="check_invariants"):
     """Check pool, tree and scheduler; answer InvariantsChecked."""
 
@@ -101,6 +109,9 @@ class WorkerHello(_Message, frozen=True, tag="worker_hello"):
     life: Count
     pid: Positive
     model: ModelFacts
+    role: Role = Role.COLOCATED
+    peer_endpoint: str = ""
+    """Prefill: where decode workers reach it."""
 
 
 class TokenLogprobs(_Part, frozen=True):
@@ -138,11 +149,28 @@ class StepOutputs(_Message, frozen=True, tag="step_outputs"):
     outputs: list[SequenceOutput]
 
 
+class HandoffStatistics(_Part, frozen=True):
+    """Handoffs of one worker: what is open now, and totals since it started."""
+
+    num_peers: Count
+    """Workers at the other end that are connected."""
+    num_open: Count
+    num_done: Count
+    num_failed: dict[str, Count] = {}
+    """By reason."""
+    num_tokens: Count = 0
+    """Whose KV was written from one worker to another."""
+    blocks_quarantined: Count = 0
+    """Blocks that wait for the proof that a lost peer can write no more; they count as held."""
+
+
 class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     """A worker's state now, and totals since it started."""
 
     num_running: Count
     num_waiting: Count
+    num_receiving: Count
+    """Sequences whose prompt is computed elsewhere."""
     num_preemptions: Count
     num_damaged: Count
     blocks_free: Count
@@ -155,6 +183,7 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     draft: DraftCounts
     steps: Count
     step_seconds_total: Seconds
+    handoffs: HandoffStatistics | None = None
 
 
 class Drained(_Message, frozen=True, tag="drained"):
@@ -168,7 +197,7 @@ class InvariantsChecked(_Message, frozen=True, tag="invariants_checked"):
     detail: str
 
 
-ToWorker = SubmitSequence | CancelSequence | Drain | QueryStatistics | CheckInvariants
+ToWorker = SubmitSequence | CancelSequence | Drain | QueryStatistics | CheckInvariants | PrefillInstances
 ToGateway = WorkerHello | StepOutputs | WorkerStatistics | Drained | InvariantsChecked
 
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ or a heartbeat is due. The invariants are those of the package.
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from lineclear.config.components import LinkConfig
 from lineclear.protocol import wire
@@ -31,7 +31,6 @@ class GatewayLink:
         self._unsent = bytearray()
         self._last_heard = self._last_sent = now()
         self._has_ended = False
-        self._poller = select.poll()
 
     @classmethod
     def connect(
@@ -48,10 +47,10 @@ class GatewayLink:
         link.send(hello)
         return link
 
-    def poll(self, timeout_seconds: float) -> list[wire.ToWorker]:
+    def poll(self, timeout_seconds: float, wake_filenos: Collection[int] = ()) -> list[wire.ToWorker]:
         """Return the messages that have come, waiting for the first until the timeout.
 
-        A wait may end early with nothing, for a heartbeat.
+        A wait may end early with nothing: for a heartbeat, or because one of `wake_filenos` is readable.
 
         Raises:
             ConnectionError: The gateway is lost. Messages that came before that have been returned.
@@ -62,7 +61,7 @@ class GatewayLink:
         self._keep_alive()
         if timeout_seconds > 0 or self._unsent:
             until_heartbeat = self._last_sent + self._config.heartbeat_seconds - self._now()
-            self._wait(min(timeout_seconds, until_heartbeat))
+            self._wait(min(timeout_seconds, until_heartbeat), wake_filenos)
         messages = self._receive()
         if not messages and self._has_ended:
             raise ConnectionResetError("the gateway closed the link")
@@ -95,11 +94,14 @@ class GatewayLink:
             self._last_sent = now
             self._flush()
 
-    def _wait(self, timeout_seconds: float) -> None:
-        """Sleep until something can be received or sent; sends what can be."""
+    def _wait(self, timeout_seconds: float, wake_filenos: Collection[int] = ()) -> None:
+        """Sleep until something can be received or sent, or a descriptor is readable; sends what can be."""
         timeout_ms = 1000 * max(0.0, timeout_seconds)
-        self._poller.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        for _, events in self._poller.poll(timeout_ms):
+        poller = select.poll()
+        poller.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        for fileno in wake_filenos:
+            poller.register(fileno, select.POLLIN)
+        for _, events in poller.poll(timeout_ms):
             if events & select.POLLOUT:
                 self._flush()
 

@@ -30,9 +30,12 @@ class GatewayListening(msgspec.Struct, frozen=True, tag=True):
 
 
 class GatewayServing(msgspec.Struct, frozen=True, tag=True):
-    """The gateway has this many workers now; sent when the number changes."""
+    """Which workers the gateway has now, by id; sent when that changes."""
 
-    num_workers: int
+    worker_ids: list[str]
+    """Those that take requests."""
+    prefill_ids: list[str] = []
+    """Those that compute prompts for them."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

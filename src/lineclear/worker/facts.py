@@ -25,12 +25,15 @@ def model_facts(config: ServeConfig, *, num_blocks: int) -> wire.ModelFacts:
     )
 
 
-def worker_statistics(engine: EngineStatistics) -> wire.WorkerStatistics:
+def worker_statistics(
+    engine: EngineStatistics, handoffs: wire.HandoffStatistics | None = None
+) -> wire.WorkerStatistics:
     """The engine's figures as they are sent."""
     scheduler, pool = engine.scheduler, engine.pool
     return wire.WorkerStatistics(
         num_running=scheduler.num_running,
         num_waiting=scheduler.num_waiting,
+        num_receiving=scheduler.num_receiving,
         num_preemptions=scheduler.num_preemptions,
         num_damaged=scheduler.num_damaged,
         blocks_free=pool.free,
@@ -43,4 +46,5 @@ def worker_statistics(engine: EngineStatistics) -> wire.WorkerStatistics:
         draft=scheduler.draft_counts,
         steps=engine.num_steps,
         step_seconds_total=engine.step_seconds_total,
+        handoffs=handoffs,
     )

@@ -2,21 +2,23 @@
 
 One turn::
 
-    poll ──▶ messages: submit, cancel, drain, questions ──▶ one engine step ──▶ StepOutputs
+    poll ──▶ messages: submit, cancel, drain, questions ──▶ desk ──▶ one engine step ──▶ StepOutputs
 
 While the engine has work the poll does not wait, so a cancel is seen between any two steps; without work the process
-sleeps in the poll.
+sleeps in the poll, which also ends for what the desk waits for. A worker that takes part in handoffs has a desk, and
+serves it while there is no gateway as well: other workers do not depend on ours.
 
 Invariants:
 1. Every SubmitSequence of a gateway that stays is answered by exactly one output with a finish reason, also while
    draining.
-2. When the gateway is lost, everything it had asked for is cancelled and computed to its end before another gateway is
-   served; nothing of it is sent to anybody.
+2. When the gateway is lost, everything it had asked for is cancelled and has ended before another gateway is served;
+   nothing of it is sent to anybody.
 3. `Drained` is sent when nothing is left, and only after the engine's `check`.
 """
 
+import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol, assert_never
 
 from lineclear.base.errors import PeerError
@@ -24,6 +26,7 @@ from lineclear.base.ids import SequenceId
 from lineclear.protocol import wire
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
+from lineclear.worker.desk import Desk
 
 IDLE_POLL_SECONDS = 3600.0
 """The poll ends earlier for a message or a heartbeat."""
@@ -60,8 +63,8 @@ class StepEngine(Protocol):
 class Link(Protocol):
     """What the loop needs of a link; `lineclear.transport.gateway_link.GatewayLink` is one."""
 
-    def poll(self, timeout_seconds: float) -> list[wire.ToWorker]:
-        """Return the messages that have come; raises ConnectionError when the gateway is lost."""
+    def poll(self, timeout_seconds: float, wake_filenos: Collection[int] = ()) -> list[wire.ToWorker]:
+        """Return the messages that have come, at once if a descriptor is readable; raises ConnectionError when lost."""
         ...
 
     def send(self, message: wire.ToGateway) -> None:
@@ -77,8 +80,11 @@ class WorkerLoop:
         engine: StepEngine,
         read_statistics: Callable[[], wire.WorkerStatistics],
         now: Callable[[], float] = time.monotonic,
+        *,
+        desk: Desk | None = None,
     ) -> None:
         self._engine = engine
+        self._desk = desk
         self._read_statistics = read_statistics
         self._now = now
         self._wants_draft_counts: dict[SequenceId, bool] = {}
@@ -110,15 +116,26 @@ class WorkerLoop:
     def turn(self, link: Link) -> None:
         """Poll once, step once, send what came of it."""
         outputs: list[wire.SequenceOutput] = []
-        for message in link.poll(0.0 if self._engine.has_work else IDLE_POLL_SECONDS):
+        for message in link.poll(self._patience_seconds(IDLE_POLL_SECONDS), self._wake_filenos()):
             self._receive(message, link, outputs)
+        self._serve_desk()
         if self._engine.has_work:
-            outputs += [self._output(update) for update in self._engine.step()]
+            outputs += [self._output(update) for update in self._step() if self._is_of_gateway(update)]
             self._report_statistics(link)
         if outputs:
             link.send(wire.StepOutputs(outputs=outputs))
-        if self._owes_drained and not self._engine.has_work:
+        if self._owes_drained and self._is_idle:
             self._finish_drain(link)
+
+    def turn_alone(self, timeout_seconds: float) -> None:
+        """A turn without a gateway: wait for the desk at most so long, serve it, and step for it."""
+        if self._desk is None:
+            time.sleep(timeout_seconds)
+            return
+        select.select(self._wake_filenos(), [], [], self._patience_seconds(timeout_seconds))
+        self._serve_desk()
+        if self._engine.has_work:
+            self._step()
 
     def _receive(self, message: wire.ToWorker, link: Link, outputs: list[wire.SequenceOutput]) -> None:
         match message:
@@ -132,6 +149,10 @@ class WorkerLoop:
                 link.send(self._read_statistics())
             case wire.CheckInvariants():
                 link.send(self._check())
+            case wire.PrefillInstances(endpoints=endpoints):
+                if self._desk is None:
+                    raise PeerError("prefill instances were announced to a worker that computes prompts itself")
+                self._desk.on_instances(endpoints)
             case wire.Drain():
                 self._is_draining = self._owes_drained = True
             case _:
@@ -141,8 +162,39 @@ class WorkerLoop:
         sequence_id = SequenceId(message.sequence_id)
         if sequence_id in self._wants_draft_counts:
             raise PeerError(f"sequence {sequence_id} is submitted twice")
-        self._engine.submit(Sequence(sequence_id, message.prompt_token_ids, message.sampling))
+        sequence = Sequence(sequence_id, message.prompt_token_ids, message.sampling)
+        if self._desk is not None:
+            self._desk.submit(sequence)
+        self._engine.submit(sequence)
         self._wants_draft_counts[sequence_id] = message.want_draft_counts
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing is left to end, and the engine can be checked."""
+        is_settled = self._desk is None or self._desk.is_settled
+        return is_settled and not self._wants_draft_counts and not self._engine.has_work
+
+    def _patience_seconds(self, longest: float) -> float:
+        """How long a poll may sleep."""
+        if self._engine.has_work:
+            return 0.0
+        return longest if self._desk is None else min(longest, self._desk.seconds_until_due())
+
+    def _wake_filenos(self) -> Collection[int]:
+        return () if self._desk is None else self._desk.filenos()
+
+    def _serve_desk(self) -> None:
+        if self._desk is not None:
+            self._desk.turn()
+
+    def _step(self) -> list[SequenceUpdate]:
+        updates = self._engine.step()
+        if self._desk is not None:
+            self._desk.on_updates(updates)
+        return updates
+
+    def _is_of_gateway(self, update: SequenceUpdate) -> bool:
+        return update.sequence.sequence_id in self._wants_draft_counts
 
     def _output(self, update: SequenceUpdate) -> wire.SequenceOutput:
         sequence = update.sequence
@@ -182,12 +234,13 @@ class WorkerLoop:
         link.send(wire.Drained())
 
     def _abandon(self) -> None:
-        """Cancel everything and compute until the engine is idle."""
+        """Cancel all that the gateway asked for, and step until it has ended."""
         for sequence_id in self._wants_draft_counts:
             self._engine.cancel(sequence_id)
-        while self._engine.has_work:
-            self._engine.step()
-        self._wants_draft_counts.clear()
+        while self._wants_draft_counts:
+            for update in self._step():
+                if update.finish_reason is not None:
+                    self._wants_draft_counts.pop(update.sequence.sequence_id, None)
 
 
 def _refusal(message: wire.SubmitSequence, reason: str) -> wire.SequenceOutput:

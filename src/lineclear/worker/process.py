@@ -13,14 +13,15 @@ from pathlib import Path
 
 from lineclear.base.errors import PeerError
 from lineclear.config.components import ServeConfig
-from lineclear.engine.build import build_engine
 from lineclear.model.checkpoint import OnTensor
 from lineclear.protocol import wire
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.gateway_link import GatewayLink
 from lineclear.transport.reports import Loading, ReportSink, WorkerReady
 from lineclear.worker.facts import model_facts, worker_statistics
+from lineclear.worker.handoffs import assemble
 from lineclear.worker.loop import WorkerLoop
+from lineclear.worker.seat import Seat
 
 CONNECT_PAUSE_SECONDS = 0.05
 """A gateway that is starting is tried this often: a connection attempt on one host costs microseconds."""
@@ -31,27 +32,42 @@ PROGRESS_SECONDS = 2.0
 logger = logging.getLogger(__name__)
 
 
-def run_worker(config: ServeConfig, *, control_endpoint: str, worker_id: str, life: int, report: ReportSink) -> None:
+def run_worker(config: ServeConfig, seat: Seat, *, control_endpoint: str, report: ReportSink) -> None:
     """Load, then serve for ever.
 
     Raises:
         ConfigError: A setting that the model or the machine cannot meet.
         CheckpointError: The model cannot be loaded.
+        MoverError: The mover cannot be had here.
+        StuckWriteError: Only the end of this process tells what became of a write.
     """
     started = time.monotonic()
     model_dir = Path(config.source.model)
     size_mb = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) / 1e6
     report(Loading(f"loading {size_mb:,.0f} MB of weights"))
-    engine = build_engine(config.engine, model_dir, on_tensor=_progress(report))
+    assembly = assemble(config, seat, _progress(report))
+    engine, desk = assembly.engine, assembly.desk
     gc.collect()
     gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
     facts = model_facts(config, num_blocks=engine.store.num_blocks)
-    hello = wire.WorkerHello(version=wire.WIRE_VERSION, worker_id=worker_id, life=life, pid=os.getpid(), model=facts)
-    loop = WorkerLoop(engine, lambda: worker_statistics(engine.statistics()))
+    hello = wire.WorkerHello(
+        version=wire.WIRE_VERSION,
+        worker_id=seat.worker_id,
+        life=seat.life,
+        pid=os.getpid(),
+        model=facts,
+        role=seat.role,
+        peer_endpoint=assembly.peer_endpoint,
+    )
+
+    def statistics() -> wire.WorkerStatistics:
+        return worker_statistics(engine.statistics(), None if desk is None else desk.statistics())
+
+    loop = WorkerLoop(engine, statistics, desk=desk)
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started
     while True:
-        link = _connect(endpoint, hello, config)
+        link = _connect(endpoint, hello, config, loop)
         report(WorkerReady(facts, load_seconds))
         _serve(loop, link)
 
@@ -69,14 +85,17 @@ def _progress(report: ReportSink) -> OnTensor:
     return on_tensor
 
 
-def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig) -> GatewayLink:
-    """Try until the gateway is there."""
+def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig, loop: WorkerLoop) -> GatewayLink:
+    """Try until the gateway is there; other workers are served meanwhile."""
+    next_attempt = 0.0
     while True:
-        try:
-            return GatewayLink.connect(endpoint, hello, config.link)
-        except OSError as error:
-            logger.debug("no gateway at %s yet: %s", endpoint, error)
-            time.sleep(CONNECT_PAUSE_SECONDS)
+        if time.monotonic() >= next_attempt:
+            try:
+                return GatewayLink.connect(endpoint, hello, config.link)
+            except OSError as error:
+                logger.debug("no gateway at %s yet: %s", endpoint, error)
+            next_attempt = time.monotonic() + CONNECT_PAUSE_SECONDS
+        loop.turn_alone(max(0.0, next_attempt - time.monotonic()))
 
 
 def _serve(loop: WorkerLoop, link: GatewayLink) -> None:

@@ -13,7 +13,7 @@ from tests.unit.transport.model_facts import FACTS
 READY: list[tuple[str, Report]] = [
     ("gateway", GatewayListening("127.0.0.1", 8000)),
     ("worker", WorkerReady(FACTS, 1.5)),
-    ("gateway", GatewayServing(1)),
+    ("gateway", GatewayServing(["worker-0"])),
 ]
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable
 import pytest
 
 from lineclear.cli.worker_watch import WorkerWatch
-from lineclear.transport.reports import GatewayListening, GatewayServing, Report, WorkerReady
-from tests.unit.transport.model_facts import FACTS
+from lineclear.transport.reports import GatewayServing
 
-READY = WorkerReady(FACTS, 1.0)
-ENDED = "the worker ended"
+READY, ENDED = "the worker is ready", "the worker ended"
+HERE = GatewayServing(["worker-0", "worker-1"])
+HELPING = GatewayServing(["worker-0"], ["worker-1"])
+AWAY = GatewayServing(["worker-0"])
 
 
 class Timers:
@@ -34,26 +35,30 @@ class Timers:
 @pytest.mark.parametrize(
     ("history", "is_killed"),
     [
-        ([READY, GatewayServing(1), GatewayServing(0)], True),
-        ([READY, GatewayServing(1), GatewayServing(0), GatewayServing(0)], True),
-        ([READY, GatewayServing(1), GatewayServing(0), GatewayServing(1)], False),
-        ([READY, GatewayServing(1), GatewayServing(0), ENDED], False),
-        ([READY, GatewayServing(1), ENDED, GatewayServing(0)], False),
-        ([GatewayListening("h", 1), GatewayServing(0)], False),
-        ([READY, GatewayServing(1)], False),
+        ([READY, HERE, AWAY], True),
+        ([READY, HERE, AWAY, AWAY], True),
+        ([READY, HERE, AWAY, HERE], False),
+        ([READY, HERE, AWAY, ENDED], False),
+        ([READY, HERE, ENDED, AWAY], False),
+        ([AWAY], False),
+        ([READY, HELPING], False),
+        ([READY, HELPING, AWAY], True),
+        ([READY, HERE], False),
     ],
 )
 def test_a_worker_is_killed_when_it_was_ready_and_stays_away(
-    history: list[Report | str], is_killed: bool, monkeypatch: pytest.MonkeyPatch
+    history: list[GatewayServing | str], is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timers, kills = Timers(), []
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: timers)
-    watch = WorkerWatch(7.0, lambda: kills.append(1))
+    watch = WorkerWatch("worker-1", 7.0, lambda: kills.append(1))
     for entry in history:
-        if isinstance(entry, str):
-            watch.on_worker_end()
+        if isinstance(entry, GatewayServing):
+            watch.on_serving(entry)
+        elif entry == READY:
+            watch.on_ready()
         else:
-            watch.on_report(entry)
+            watch.on_worker_end()
     for timer in timers.waiting:
         timer.call()
     assert bool(kills) == is_killed

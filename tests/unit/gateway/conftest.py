@@ -67,8 +67,10 @@ class RunningGateway:
         return worker
 
     def wait_for_workers(self, num_workers: int) -> None:
-        while self.reports.get(timeout=WAIT_SECONDS) != GatewayServing(num_workers):
-            pass
+        while True:
+            report = self.reports.get(timeout=WAIT_SECONDS)
+            if isinstance(report, GatewayServing) and len(report.worker_ids) == num_workers:
+                return
 
     def on_loop(self, work: Callable[[], object]) -> object:
         """Run something on the gateway's loop and return what it returns."""

@@ -36,7 +36,8 @@ def model_facts(**changes: object) -> wire.ModelFacts:
 
 def statistics(**changes: object) -> wire.WorkerStatistics:
     """Figures of a worker."""
-    figures: dict[str, object] = {"num_running": 0, "num_waiting": 0, "num_preemptions": 0, "num_damaged": 0}
+    figures: dict[str, object] = {"num_running": 0, "num_waiting": 0, "num_receiving": 0}
+    figures |= {"num_preemptions": 0, "num_damaged": 0}
     figures |= {"cached_prompt_tokens": 0, "prompt_tokens": 0, "output_tokens": 0}
     figures |= {"blocks_free": 1000, "blocks_held": 20, "blocks_quarantined": 4, "blocks_total": 1024}
     figures |= {"draft": DraftCounts(), "steps": 0, "step_seconds_total": 0.0}

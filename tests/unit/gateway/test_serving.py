@@ -1192,7 +1192,7 @@ def test_metrics_tell_what_happened(start_gateway: StartGateway, tokenization: T
     counts = DraftCounts(num_verifies=10, proposed_by_position=[10, 10], accepted_by_position=[8, 2])
     worker = gateway.start_worker(script=says(tokenization, "one two", num_cached_tokens=2))
     worker.figures = wire.WorkerStatistics(
-        num_running=2, num_waiting=1, num_preemptions=3, num_damaged=1, blocks_free=10, blocks_held=5,
+        num_running=2, num_waiting=1, num_receiving=4, num_preemptions=3, num_damaged=1, blocks_free=10, blocks_held=5,
         blocks_quarantined=1, blocks_total=16, cached_prompt_tokens=100, prompt_tokens=200, output_tokens=300,
         draft=counts, steps=7, step_seconds_total=1.5,
     )  # fmt: skip

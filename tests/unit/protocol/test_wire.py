@@ -51,6 +51,7 @@ TO_GATEWAY = [
     wire.WorkerStatistics(
         num_running=1,
         num_waiting=2,
+        num_receiving=1,
         num_preemptions=3,
         num_damaged=1,
         blocks_free=4,

@@ -42,7 +42,7 @@ class Pair:
         while not reached():
             assert time.monotonic() < deadline, self.events
             for links, seen in self.events.items():
-                seen += links.poll()
+                seen.extend(links.poll())
             select.select([self.prefill, self.decode], [], [], 0.02)
 
     def connect(self) -> tuple[PeerConnected, PeerConnected]:

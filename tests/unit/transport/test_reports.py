@@ -19,7 +19,7 @@ from tests.unit.transport.model_facts import FACTS
         Loading("weights"),
         WorkerReady(FACTS, 1.5),
         GatewayListening("::1", 80),
-        GatewayServing(1),
+        GatewayServing(["decode-0"], ["prefill-0"]),
     ],
 )
 def test_a_report_is_one_line(report: Report) -> None:

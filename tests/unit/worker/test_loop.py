@@ -1,5 +1,5 @@
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 
@@ -19,7 +19,7 @@ class ScriptedLink:
         self.sent: list[wire.ToGateway] = []
         self.waits: list[float] = []
 
-    def poll(self, timeout_seconds: float) -> list[wire.ToWorker]:
+    def poll(self, timeout_seconds: float, wake_filenos: Collection[int] = ()) -> list[wire.ToWorker]:  # noqa: ARG002
         self.waits.append(timeout_seconds)
         entry = self.script.popleft() if self.script else ConnectionResetError("lost")
         if isinstance(entry, Exception):
@@ -47,6 +47,7 @@ def submit(sequence_id: int, *prompt: int, max_tokens: int = 2, want_draft_count
 STATISTICS = wire.WorkerStatistics(
     num_running=0,
     num_waiting=0,
+    num_receiving=0,
     num_preemptions=0,
     num_damaged=0,
     blocks_free=1,

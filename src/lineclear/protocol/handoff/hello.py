@@ -8,24 +8,13 @@ the model's configuration and weights, the bytes of a token's KV, and what makes
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
 from lineclear.protocol.handoff.names import Count, Positive
+from lineclear.protocol.roles import Role
 from lineclear.protocol.wire import WIRE_VERSION
-
-
-class Role(StrEnum):
-    """What a worker does with prompts."""
-
-    COLOCATED = "colocated"
-    """Computes them and generates: no handoff."""
-    PREFILL = "prefill"
-    """Computes them for decode workers."""
-    DECODE = "decode"
-    """Has them computed elsewhere, as far as they are long, and generates."""
 
 
 class _Message(

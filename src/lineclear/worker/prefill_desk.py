@@ -1,0 +1,353 @@
+"""The prefill side of handoffs: orders become sequences of the engine, and their computed KV becomes writes.
+
+    order ──▶ BeginPrefill ──▶ engine.submit(sequence with a reader)
+                  step: num_computed_tokens ──▶ ChunkComputed ──▶ PostWrite ──▶ writer.post
+                  writer.poll ──▶ WriteEnded | WriteUnknown ──▶ … ──▶ WritesDone | LineClear
+
+`protocol.handoff.sender` decides; this carries. Chunks are written as they are computed, while the next one is.
+
+Invariants:
+    1. A posted write has a ticket of its own, kept until its DONE or FAILED; one that could not be posted is reported
+       as failed at once. So every PostWrite is answered, exactly once.
+    2. The reader of an epoch holds its source blocks from the first chunk until ReleaseSource, whatever becomes of the
+       sequence meanwhile.
+    3. An order that does not fit this model or the memory of who sent it is answered as failed; it computes nothing.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from lineclear.base.errors import PeerError
+from lineclear.base.ids import BlockId, SequenceId, WorkerId
+from lineclear.kv.layout import Layout, extents
+from lineclear.kv.pool import Holder, HolderKind
+from lineclear.protocol.handoff import sender as tx
+from lineclear.protocol.handoff.hello import PeerHello
+from lineclear.protocol.handoff.messages import Abort, FailureReason, PrefillOrder, PrefillWork, ToDecode, WritesFailed
+from lineclear.protocol.handoff.names import Epoch, Peer
+from lineclear.protocol.sampling import SamplingParams
+from lineclear.protocol.wire import HandoffStatistics
+from lineclear.schedule.plan import SequenceUpdate
+from lineclear.schedule.sequence import Sequence
+from lineclear.transport.movers.mover import Completion, Outcome, Span, Writer
+from lineclear.transport.peer_links import PeerConnected, PeerEvent, PeerLinkId, PeerLinks, PeerLost, PeerSaid
+
+MAX_DONE_RECORDS = 4096
+"""Answers kept for those that ask again; a forgotten one is answered as line clear, which costs a retry."""
+
+STUCK_SECONDS = 30.0
+"""How long a write may stay unknown before this life ends: only its end is a proof then (R9)."""
+
+logger = logging.getLogger(__name__)
+
+
+class StuckWriteError(Exception):
+    """A write that nobody can tell the end of: the process has to end, so that its peers can fence it."""
+
+
+class SourceEngine(Protocol):
+    """What the desk needs of an engine."""
+
+    def submit(self, sequence: Sequence) -> None:
+        """Accept a sequence."""
+        ...
+
+    def cancel(self, sequence_id: SequenceId) -> bool:
+        """End a sequence."""
+        ...
+
+
+class SourceBlocks(Protocol):
+    """What the desk needs of a scheduler."""
+
+    def blocks_read(self, reader: Holder) -> list[BlockId]:
+        """The blocks that a reader holds, in the order of its sequence's tokens."""
+        ...
+
+    def end_read(self, reader: Holder) -> None:
+        """End a reader's holds."""
+        ...
+
+
+@dataclass(slots=True)
+class _Decode:
+    """The newest life of a decode worker."""
+
+    life: int
+    link_id: PeerLinkId | None
+    layout: Layout
+    memory_key: bytes | None = None
+    """Of its newest order."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """An order whose source blocks may still be read."""
+
+    work: PrefillWork
+    sequence_id: SequenceId
+    reader: Holder
+    layout: Layout
+    """Of the memory that is written into."""
+    failed_by: FailureReason = FailureReason.ABORTED
+    """Why it fails, if it does; what the rank itself finds is heard first."""
+
+
+class PrefillDesk:
+    """Serves the orders of all decode workers with one engine.
+
+    Args:
+        peer: this life of this rank.
+        links: from the decode workers.
+        writer: reads from the engine's KV memory.
+        layout: of that memory.
+        vocab_size: token ids are below it.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        links: PeerLinks,
+        writer: Writer,
+        layout: Layout,
+        vocab_size: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sender = tx.Sender(peer)
+        self._links = links
+        self._writer = writer
+        self._layout = layout
+        self._vocab_size = vocab_size
+        self._now = now
+        self._engine: SourceEngine | None = None
+        self._blocks: SourceBlocks | None = None
+        self._decodes: dict[WorkerId, _Decode] = {}
+        self._jobs: dict[Epoch, _Job] = {}
+        self._epochs: dict[SequenceId, Epoch] = {}
+        self._writes: dict[int, tuple[Epoch, int]] = {}
+        """Epoch and write id by ticket."""
+        self._next_id = itertools.count(1)
+        self._next_ticket = itertools.count(1)
+        self._stuck_since: float | None = None
+        self._num_done = 0
+        self._num_tokens = 0
+        self._num_failed: dict[str, int] = {}
+
+    def start(self, engine: SourceEngine, blocks: SourceBlocks) -> None:
+        """Take the engine that computes, and its scheduler."""
+        self._engine, self._blocks = engine, blocks
+
+    def filenos(self) -> Collection[int]:
+        """Links and writer."""
+        return (self._links.fileno(), self._writer.fileno())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no write is flying and nothing is being computed."""
+        return not self._sender.records
+
+    def seconds_until_due(self) -> float:
+        """Everything here comes by a descriptor, except for the patience with unknown writes."""
+        return float("inf") if self._stuck_since is None else max(0.0, self._stuck_since + STUCK_SECONDS - self._now())
+
+    def submit(self, sequence: Sequence) -> None:
+        """Refuse it: a prefill instance generates nothing.
+
+        Raises:
+            PeerError: Always.
+        """
+        raise PeerError(f"sequence {sequence.sequence_id} was sent to a prefill instance")
+
+    def on_instances(self, endpoints: Collection[str]) -> None:
+        """Refuse it: decode workers come to prefill instances.
+
+        Raises:
+            PeerError: Always.
+        """
+        raise PeerError(f"{len(endpoints)} prefill instances were announced to a prefill instance")
+
+    def turn(self) -> None:
+        """Take in what the writer and the decode workers say.
+
+        Raises:
+            StuckWriteError: A write has been unknown for too long.
+        """
+        for completion in self._writer.poll():
+            self._on_completion(completion)
+        for event in self._links.poll():
+            self._on_link(event)
+        if not self._sender.is_stuck:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = self._now()
+        elif self._now() - self._stuck_since >= STUCK_SECONDS:
+            raise StuckWriteError(f"a write has been unknown for {STUCK_SECONDS:g} s; only the end of this life helps")
+
+    def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
+        """Write what a step has computed."""
+        for update in updates:
+            epoch = self._epochs.get(update.sequence.sequence_id)
+            if epoch is None:
+                continue
+            if update.num_computed_tokens:
+                self._feed(tx.ChunkComputed(epoch, min(update.num_computed_tokens, self._jobs[epoch].work.end)))
+            if update.finish_reason is not None:
+                del self._epochs[update.sequence.sequence_id]
+            if update.error is not None:
+                logger.warning("%s cannot be computed: %s", epoch, update.error)
+                self._feed(tx.PrefillFailed(epoch))
+
+    def statistics(self) -> HandoffStatistics:
+        """What became of the orders so far, and what is open."""
+        return HandoffStatistics(
+            num_peers=sum(decode.link_id is not None for decode in self._decodes.values()),
+            num_open=len(self._sender.records),
+            num_done=self._num_done,
+            num_failed=dict(self._num_failed),
+            num_tokens=self._num_tokens,
+        )
+
+    def _on_completion(self, completion: Completion) -> None:
+        epoch, write_id = self._writes[completion.ticket]
+        if completion.outcome is Outcome.UNKNOWN:
+            logger.error("%s: nobody can tell what became of write %d: %s", epoch, write_id, completion.reason)
+            self._feed(tx.WriteUnknown(epoch, write_id))
+            return
+        if completion.outcome is Outcome.FAILED:
+            logger.warning("%s: write %d failed: %s", epoch, write_id, completion.reason)
+        del self._writes[completion.ticket]
+        self._feed(tx.WriteEnded(epoch, write_id, ok=completion.outcome is Outcome.DONE))
+
+    def _on_link(self, event: PeerEvent) -> None:
+        match event:
+            case PeerConnected(link_id, hello):
+                self._on_connected(link_id, hello)
+            case PeerSaid(link_id, PrefillOrder() | Abort() as message):
+                if self._is_newest(link_id, message.epoch):
+                    if isinstance(message, PrefillOrder):
+                        self._decodes[message.epoch.worker_id].memory_key = message.work.memory_key
+                    self._feed(tx.Received(message))
+            case PeerSaid(_, message):
+                logger.error("a decode worker sent %s, which is for decode workers", type(message).__name__)
+            case PeerLost(link_id, reason):
+                for worker_id, decode in self._decodes.items():
+                    if decode.link_id == link_id:
+                        logger.warning("decode worker %s, life %d, is lost: %s", worker_id, decode.life, reason)
+                        decode.link_id = None
+            case _:
+                assert_never(event)
+
+    def _is_newest(self, link_id: PeerLinkId, epoch: Epoch) -> bool:
+        """Whether a message is of the life that said hello on its link, and of the newest one known."""
+        decode = self._decodes.get(epoch.worker_id)
+        if decode is not None and decode.link_id == link_id and decode.life == epoch.life:
+            return True
+        logger.error("a message about %s came on a link that is not its own", epoch)
+        return False
+
+    def _on_connected(self, link_id: PeerLinkId, hello: PeerHello) -> None:
+        worker_id = WorkerId(hello.worker_id)
+        known = self._decodes.get(worker_id)
+        if known is not None and hello.life < known.life:
+            logger.error("decode worker %s connected as life %d after life %d", worker_id, hello.life, known.life)
+            return
+        logger.info("decode worker %s, life %d, is connected", worker_id, hello.life)
+        if known is not None and hello.life > known.life:
+            self._feed(tx.DecodeGone(worker_id, hello.life - 1))
+            if known.memory_key is not None:
+                self._writer.forget(known.memory_key)
+            known = None
+        memory_key = None if known is None else known.memory_key
+        layout = self._layout.with_num_blocks(hello.num_blocks)
+        self._decodes[worker_id] = _Decode(hello.life, link_id, layout, memory_key)
+
+    def _feed(self, event: tx.SenderEvent) -> None:
+        self._sender, effects = tx.step(self._sender, event)
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: tx.SenderEffect) -> None:
+        match effect:
+            case tx.Send(message):
+                self._send(message)
+            case tx.BeginPrefill(epoch, work):
+                self._begin(epoch, work)
+            case tx.StopPrefill(epoch):
+                self._the_engine.cancel(self._jobs[epoch].sequence_id)
+            case tx.PostWrite():
+                self._post(effect)
+            case tx.ReleaseSource(epoch):
+                self._release(epoch)
+            case _:
+                assert_never(effect)
+
+    def _send(self, message: ToDecode) -> None:
+        if isinstance(message, WritesFailed):
+            self._jobs[message.epoch].failed_by = message.reason
+        decode = self._decodes.get(message.epoch.worker_id)
+        if decode is not None and decode.link_id is not None and decode.life == message.epoch.life:
+            self._links.send(decode.link_id, message)
+
+    def _begin(self, epoch: Epoch, work: PrefillWork) -> None:
+        layout = self._decodes[epoch.worker_id].layout
+        sequence_id = SequenceId(next(self._next_id))
+        reader = Holder(HolderKind.READER, sequence_id)
+        self._jobs[epoch] = _Job(work, sequence_id, reader, layout)
+        wrong = self._what_is_wrong(work, layout)
+        if wrong is not None:
+            logger.error("%s is refused: %s", epoch, wrong)
+            self._feed(tx.PrefillFailed(epoch))
+            return
+        self._epochs[sequence_id] = epoch
+        sampling = SamplingParams(max_tokens=1)
+        self._the_engine.submit(Sequence(sequence_id, work.prompt_token_ids, sampling, reader=reader))
+
+    def _what_is_wrong(self, work: PrefillWork, layout: Layout) -> str | None:
+        largest = max(work.prompt_token_ids)
+        if largest >= self._vocab_size:
+            return f"prompt_token_ids: got {largest}, allowed: below {self._vocab_size}"
+        if work.start % layout.block_size:
+            return f"start: got {work.start}, allowed: multiples of {layout.block_size}"
+        num_wanted = -(-work.end // layout.block_size) - work.start // layout.block_size
+        if len(work.block_ids) < num_wanted:
+            return f"block_ids: got {len(work.block_ids)}, allowed: at least {num_wanted}"
+        if max(work.block_ids) >= layout.num_blocks:
+            return f"block_ids: got {max(work.block_ids)}, allowed: below {layout.num_blocks}"
+        if len(set(work.block_ids)) < len(work.block_ids):
+            return "block_ids: one is there twice"
+        return None
+
+    def _post(self, write: tx.PostWrite) -> None:
+        job = self._jobs[write.epoch]
+        block_size = self._layout.block_size
+        destination = [BlockId(0)] * (job.work.start // block_size) + [BlockId(each) for each in job.work.block_ids]
+        source = self._the_blocks.blocks_read(job.reader)
+        spans = extents(self._layout, job.layout, source, destination, write.start, write.end)
+        ticket = next(self._next_ticket)
+        self._writes[ticket] = (write.epoch, write.write_id)
+        self._num_tokens += write.end - write.start
+        self._writer.post(ticket, job.work.memory_key, [Span(*each) for each in spans])
+
+    def _release(self, epoch: Epoch) -> None:
+        job = self._jobs.pop(epoch)
+        self._epochs.pop(job.sequence_id, None)
+        self._the_blocks.end_read(job.reader)
+        if self._sender.find_done(epoch) is None:
+            self._num_failed[job.failed_by] = self._num_failed.get(job.failed_by, 0) + 1
+            return
+        self._num_done += 1
+        self._feed(tx.Trim(MAX_DONE_RECORDS))
+
+    @property
+    def _the_engine(self) -> SourceEngine:
+        assert self._engine is not None, "the desk is not started"
+        return self._engine
+
+    @property
+    def _the_blocks(self) -> SourceBlocks:
+        assert self._blocks is not None, "the desk is not started"
+        return self._blocks
