@@ -1,8 +1,8 @@
 """One process that has a memory, and what a test wants it to do with it.
 
 A `Host` is a memory with its admissions and, if wanted, its writer. `RemoteHost` is one in a process of its own,
-started as `python -m tests.contract.mover_host KIND`, which obeys one call at a time over a socket. `FakeHost` is one in the
-test's process, because a fake reaches no other.
+started as `python -m tests.contract.mover_host KIND`, which obeys one call at a time over a socket. `FakeHost` is one
+in the test's process, because a fake reaches no other.
 """
 
 import hashlib
