@@ -177,7 +177,8 @@ class _SaysFailedWhenItCloses(_WrongWriter):
         self._inside.post(ticket, memory_key, spans)
 
     def poll(self) -> list[Completion]:
-        return [Completion(ticket, Outcome.FAILED, "closed") for ticket in self._open]
+        tickets, self._open = self._open, set()
+        return [Completion(ticket, Outcome.FAILED, "closed") for ticket in tickets]
 
     def close(self) -> None:
         pass
@@ -188,12 +189,24 @@ class _KeepsWhatItForgets(_WrongWriter):
         pass
 
 
-def _writing(writer: type[_WrongWriter]) -> Callable[[], Mover]:
-    class WrongMover(ShmMover):
-        def open_writer(self, memory: Memory) -> Any:
-            return writer(super().open_writer(memory), memory)
+class _WrongMover:
+    def __init__(self, inside: Mover, writer: type[_WrongWriter]) -> None:
+        self._inside = inside
+        self._writer = writer
 
-    return WrongMover
+    def open_memory(self, num_bytes: int) -> Memory:
+        return self._inside.open_memory(num_bytes)
+
+    def open_writer(self, memory: Memory) -> Any:
+        return self._writer(self._inside.open_writer(memory), memory)
+
+
+def _writing(writer: type[_WrongWriter], inside: Callable[[], Mover] = ShmMover) -> Callable[[], Mover]:
+    return lambda: _WrongMover(inside(), writer)
+
+
+def _slow() -> Mover:
+    return DelayedMover(ShmMover(), Delays(max_run_seconds=4e-3))
 
 
 MOVERS: dict[str, Callable[[], Mover]] = {
@@ -211,7 +224,7 @@ MOVERS: dict[str, Callable[[], Mover]] = {
     "writes what fits": _writing(_WritesWhatFits),
     "answers twice": _writing(_AnswersTwice),
     "keeps failures to itself": _writing(_KeepsFailuresToItself),
-    "says failed when it closes": _writing(_SaysFailedWhenItCloses),
+    "says failed when it closes": _writing(_SaysFailedWhenItCloses, _slow),
     "always readable": _writing(_AlwaysReadable),
     "spins": _writing(_Spins),
     "keeps its thread": _writing(_KeepsItsThread),

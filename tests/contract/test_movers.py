@@ -7,6 +7,7 @@ import pytest
 
 from lineclear.transport.movers.kinds import open_mover
 from lineclear.transport.movers.mover import MoverError
+from tests.contract import mover_checks
 from tests.contract.mover_checks import CHECKS, PROCESS_CHECKS, Check
 from tests.contract.mover_world import FakeWorld, World
 
@@ -23,7 +24,7 @@ def delayed_world() -> World:
 
 
 def lossy_world() -> World:
-    return World("lossy")
+    return World("lossy", num_flood_posts=3)
 
 
 def nixl_world() -> World:
@@ -42,9 +43,10 @@ def cutting_fake_world() -> World:
     return FakeWorld(fences_the_living=True)
 
 
-REAL = {"shm": shm_world, "nixl": nixl_world, "delayed": delayed_world, "lossy": lossy_world}
+REAL = {"shm": shm_world, "nixl": nixl_world, "delayed": delayed_world}
 FAKE = {"fake": fake_world, "fake that cuts off": cutting_fake_world}
 WORLDS = REAL | FAKE
+LOSSY_CHECKS = [mover_checks.check_answers, mover_checks.check_random_spans, mover_checks.check_close_in_flight]
 
 
 @pytest.fixture(scope="module", params=WORLDS)
@@ -67,3 +69,12 @@ def test_contract(world: World, check: Check) -> None:
     started = time.monotonic()
     check(world)
     assert time.monotonic() - started < CHECK_SECONDS
+
+
+@pytest.mark.parametrize("check", LOSSY_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_answers_that_are_lost(check: Check) -> None:
+    world = lossy_world()
+    try:
+        check(world)
+    finally:
+        world.close()
