@@ -5,7 +5,7 @@
 | kind | reaches | who copies | what ends a writer at a fence |
 |---|---|---|---|
 | `shm` | one host and user | a thread of the writer, into a mapping | only the end of its process |
-| `nixl` | any host, over TCP (UCX) | UCX in both processes | closing the endpoint that only it has used |
+| `nixl` | any host, over TCP (UCX) | UCX in both processes | shutting the door that only it uses |
 | `fake` | one process | the test, run by run | what the test says |
 
 `delayed` puts faults around any of them, for tests of what is above.

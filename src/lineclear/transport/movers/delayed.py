@@ -11,7 +11,6 @@ import heapq
 import random
 import select
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -85,7 +84,6 @@ class _Delayer:
         self._num_held = 0
         self._held: list[_Held] = []
         self._late: list[Completion] = []
-        self._unread: deque[Completion] = deque()
         self._open: dict[int, int] = {}
         """Tickets of ours by the ticket inside: of the run that flies, and of runs whose end is unknown."""
 

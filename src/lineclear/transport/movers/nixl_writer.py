@@ -11,6 +11,7 @@ seen ended on this host, nothing can put bytes in place any more, and FAILED fol
 is never seen. A broken memory is never written to again.
 """
 
+import time
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,9 @@ from lineclear.transport.movers.threaded_writer import Forget, Orders, Reports, 
 
 FLYING_LOOK_SECONDS: Final = 100e-6
 """How often flying writes are driven on: at 50 to 100 µs 64 MiB flew fastest, at 300 µs a tenth slower."""
+STUCK_SECONDS: Final = 1.0
+STUCK_LOOK_SECONDS: Final = 0.002
+"""How often, when nothing has begun or ended for so long: the peer may be stopped, and stay so."""
 LOST_LOOK_SECONDS: Final = 0.05
 """How often the process of a broken memory is looked at."""
 
@@ -37,6 +41,8 @@ class NixlPoster:
         self._source = source.buffer
         self._name = name
         self._destinations: dict[bytes, _Destination] = {}
+        self._moved_seconds = 0.0
+        """When a write has begun or ended last."""
 
     def work(self, orders: Orders, reports: Reports) -> None:
         """Answer all orders."""
@@ -59,14 +65,18 @@ class NixlPoster:
 
     def _patience(self) -> float | None:
         if any(destination.is_flying for destination in self._destinations.values()):
-            return FLYING_LOOK_SECONDS
+            is_stuck = time.monotonic() - self._moved_seconds > STUCK_SECONDS
+            return STUCK_LOOK_SECONDS if is_stuck else FLYING_LOOK_SECONDS
         return LOST_LOOK_SECONDS if any(each.has_lost for each in self._destinations.values()) else None
 
     def _look(self, reports: Reports) -> None:
         for destination in self._destinations.values():
-            _put_all(reports, destination.look())
+            if completions := destination.look():
+                self._moved_seconds = time.monotonic()
+                _put_all(reports, completions)
 
     def _begin(self, write: Write, orders: Orders, reports: Reports) -> None:
+        self._moved_seconds = time.monotonic()
         if orders.is_closing:
             reports.put(Completion(write.ticket, Outcome.FAILED, "the writer was closed"))
             return
