@@ -85,7 +85,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["gateway"]:
             gateway(os.environ.get("STAND_IN_GATEWAY", ""))
-        case ["worker"]:
+        case ["worker", "worker"]:
             worker(os.environ.get("STAND_IN_WORKER", ""))
         case _:
             sys.exit(service())

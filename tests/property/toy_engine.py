@@ -5,6 +5,7 @@ for, and in the draft layer's store the token after it as well. Whatever is read
 the draft layer's writes ahead of the sequence are made as far as the plan allows, so that a plan without room shows.
 """
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -14,6 +15,7 @@ from lineclear.kv.radix import RadixTree
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.plan import Chunk, ChunkResult, Plan, SequenceUpdate
+from lineclear.schedule.planner import Prefillers
 from lineclear.schedule.scheduler import Scheduler
 from lineclear.schedule.sequence import Sequence, SequenceState
 from lineclear.speculate.acceptance import verify_greedy
@@ -56,24 +58,29 @@ def reference(prompt: list[int], sampling: SamplingParams, max_model_len: int) -
 class ToyEngine:
     """Runs plans; `updates` collects all news by sequence."""
 
-    def __init__(self, config: ScheduleConfig, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, config: ScheduleConfig, num_blocks: int, block_size: int, prefillers: Prefillers | None = None
+    ) -> None:
         self.config = config
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.tree = RadixTree(self.pool, block_size)
-        self.scheduler = Scheduler(config, self.pool, self.tree)
+        self.scheduler = Scheduler(config, self.pool, self.tree, prefillers)
         self.sequences: dict[SequenceId, Sequence] = {}
         self.updates: dict[SequenceId, list[SequenceUpdate]] = {}
         self.now = 0
-        self._target_store: dict[int, tuple[int, ...]] = {}
-        self._draft_store: dict[int, tuple[int, ...]] = {}
+        self._target_store: MutableMapping[int, tuple[int, ...]] = {}
+        self._draft_store: MutableMapping[int, tuple[int, ...]] = {}
 
     def add(self, prompt: list[int], sampling: SamplingParams) -> Sequence:
         sequence = Sequence(SequenceId(len(self.sequences)), prompt, sampling)
+        self.submit(sequence)
+        return sequence
+
+    def submit(self, sequence: Sequence) -> None:
         self.sequences[sequence.sequence_id] = sequence
         self.updates[sequence.sequence_id] = []
         self.scheduler.add(sequence)
-        return sequence
 
     def running(self) -> list[Sequence]:
         running = [s for s in self.sequences.values() if s.state is SequenceState.RUNNING]
@@ -123,13 +130,16 @@ class ToyEngine:
         assert len(running) <= config.max_running
         planned = [chunk.sequence_id for chunk in plan.chunks]
         assert len(set(planned)) == len(planned)
+        self._check_progress(planned, before, running)
+        for chunk in plan.chunks:
+            self._check_chunk(self.sequences[chunk.sequence_id], chunk)
+
+    def _check_progress(self, planned: list[SequenceId], before: list[Sequence], running: list[Sequence]) -> None:
         if running:
             assert running[0].sequence_id in planned, "the oldest stands still"
         for sequence in before:
             if sequence.state is SequenceState.WAITING:
                 assert any(other.arrival < sequence.arrival for other in running), "preempted for a younger one"
-        for chunk in plan.chunks:
-            self._check_chunk(self.sequences[chunk.sequence_id], chunk)
 
     def _check_chunk(self, sequence: Sequence, chunk: Chunk) -> None:
         assert sequence.state is SequenceState.RUNNING

@@ -6,8 +6,9 @@ from lineclear.cli.child import WorkerStart, begin_child, reporting_failure
 from lineclear.worker.process import run_worker
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Nothing: the start message has it all."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A name, for whoever lists processes: the start message has all the rest."""
+    parser.add_argument("name", nargs="?", help="what the worker is called")
 
 
 def run(_arguments: argparse.Namespace) -> int:

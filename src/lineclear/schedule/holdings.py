@@ -63,6 +63,12 @@ class Holdings:
         sequence.prefix = prefix
         sequence.num_computed_tokens = len(block_ids) * self.block_size
 
+    def give_back_prefix(self, sequence: Sequence) -> None:
+        """Undo `take_prefix`, before anything else was done: its reader has read nothing either."""
+        self.drop(sequence)
+        if sequence.reader is not None:
+            self.end_read(sequence.reader)
+
     def extend_towards(self, sequence: Sequence, num_tokens: int) -> int:
         """Let a sequence's table cover as many of `num_tokens` as there is room for; return how many."""
         if num_tokens <= len(sequence.block_table) * self.block_size:

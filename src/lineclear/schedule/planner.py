@@ -241,7 +241,7 @@ class Planner:
         # What the prefix holds now was counted as available before.
         if num_needed <= holdings.num_available - num_promised:
             return True
-        holdings.drop(sequence)
+        holdings.give_back_prefix(sequence)
         self._refusal = (sequence, num_spare)
         return False
 

@@ -110,18 +110,25 @@ class Scheduler:
             self._end_early(sequence, "error", error)
 
     def arrive(self, sequence_id: SequenceId) -> None:
-        """All that a sequence receives is written and visible: it runs from the next plan on.
+        """All that a sequence receives is written and visible: it runs from the next plan on, unless it has ended.
 
         Order: the writers still hold the blocks.
         """
         sequence = self._receiving(sequence_id)
+        if sequence is None:
+            return
         self._is_stalled = False
         self._holdings.take_received(sequence)
         self._queues.arrive(sequence)
 
     def return_to_wait(self, sequence_id: SequenceId, *, is_local: bool) -> None:
-        """What a sequence should have received will not come: it waits again, for another attempt or to compute it."""
+        """What a sequence should have received will not come: it waits for another attempt, or to compute it itself.
+
+        Unless it has ended.
+        """
         sequence = self._receiving(sequence_id)
+        if sequence is None:
+            return
         self._is_stalled = False
         self._holdings.drop(sequence)
         sequence.is_local = is_local
@@ -222,9 +229,10 @@ class Scheduler:
         self._queues.check()
         self._holdings.check(self._queues.running + self._queues.receiving)
 
-    def _receiving(self, sequence_id: SequenceId) -> Sequence:
+    def _receiving(self, sequence_id: SequenceId) -> Sequence | None:
+        """A sequence that receives; None if it has ended, of which whoever carries its KV may not have heard yet."""
         sequence = self._queues.get(sequence_id)
-        if sequence is None or sequence.state is not SequenceState.RECEIVING:
+        if sequence is not None and sequence.state is not SequenceState.RECEIVING:
             raise InvariantError(f"sequence {sequence_id} does not receive anything")
         return sequence
 

@@ -3,7 +3,7 @@
 Life of a link::
 
     connected / accepted ── both hellos fit ──▶ PeerConnected ── PeerSaid* ── end, silence, nonsense ──▶ PeerLost
-             └── they do not fit: refusal, closed, PeerRefused ── end before a hello ──▶ closed, no event
+             └── they do not fit: refusal, closed ── end before a hello ──▶ closed, no event
 
 For a synchronous loop: `poll` never waits, and `fileno` is readable while it has something to do, so that the loop can
 sleep on it together with everything else. Endpoints that are wanted are connected again and again, with a pause.
@@ -66,7 +66,14 @@ class PeerLost:
     reason: str
 
 
-PeerEvent: TypeAlias = PeerConnected | PeerSaid | PeerLost
+@dataclass(frozen=True)
+class LifeRefused:
+    """A worker takes nothing of this life any more, only of a new one."""
+
+    reason: str
+
+
+PeerEvent: TypeAlias = PeerConnected | PeerSaid | PeerLost | LifeRefused
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,13 @@ class PeerLinks:
             return False
         self._send(link, message)
         return True
+
+    def refuse(self, link_id: PeerLinkId, reason: str, *, ends_life: bool) -> None:
+        """End a link, without an event. With `ends_life` the other end gets `LifeRefused`."""
+        for link in [each for each in self._links.values() if each.link_id == link_id]:
+            self._num_refused += 1
+            self._send(link, PeerRefusal(reason=reason, ends_life=ends_life))
+            self._end(link, reason, [])
 
     def statistics(self) -> PeerLinkStatistics:
         """Counts of links and of what went wrong on them."""
@@ -227,6 +241,8 @@ class PeerLinks:
                 self._greet(link, message, events)
             case PeerRefusal(reason=reason):
                 self._num_refused += 1
+                if message.ends_life:
+                    events.append(LifeRefused(reason))
                 logger.error("a worker at %s refuses this one: %s", link.endpoint, reason)
                 self._end(link, f"it refuses this worker: {reason}", events)
             case PeerHello():

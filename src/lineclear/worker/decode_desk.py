@@ -32,8 +32,17 @@ from lineclear.schedule.scheduler import Scheduler
 from lineclear.schedule.sequence import Sequence
 from lineclear.transport.endpoint import parse_endpoint
 from lineclear.transport.movers.mover import Admission, Memory, MoverError
-from lineclear.transport.peer_links import PeerConnected, PeerEvent, PeerLinkId, PeerLinks, PeerLost, PeerSaid
+from lineclear.transport.peer_links import (
+    LifeRefused,
+    PeerConnected,
+    PeerEvent,
+    PeerLinkId,
+    PeerLinks,
+    PeerLost,
+    PeerSaid,
+)
 from lineclear.worker.affinity import Affinity
+from lineclear.worker.desk import LifeOverError
 
 FIRST_ASK_SECONDS = 0.5
 LONGEST_ASK_SECONDS = 10.0
@@ -177,7 +186,11 @@ class DecodeDesk:
             raise PeerError(f"the gateway announced a prefill instance at nowhere: {error}") from None
 
     def turn(self) -> None:
-        """Take in what peers say and what time brings."""
+        """Take in what peers say and what time brings.
+
+        Raises:
+            LifeOverError: A prefill instance has met a later life of this worker.
+        """
         for event in self._started.links.poll():
             self._on_link(event)
         now = self._now()
@@ -263,6 +276,8 @@ class DecodeDesk:
                 logger.error("a prefill instance sent %s, which is for prefill instances", type(message).__name__)
             case PeerLost(link_id, reason):
                 self._on_lost(link_id, reason)
+            case LifeRefused(reason):
+                raise LifeOverError(reason)
             case _:
                 assert_never(event)
 
@@ -271,17 +286,20 @@ class DecodeDesk:
         for older in [each for each in self._instances.values() if _is_older(each.peer, peer)]:
             self._lose(older, grace_seconds=0.0)
         instance = self._instances.get(peer)
+        if instance is not None and instance.is_fencing:
+            reason = f"life {peer.life} of {peer.worker_id} is being fenced"
+            self._started.links.refuse(link_id, reason, ends_life=True)
+            return
         if instance is not None:
-            instance.link_id = link_id
-            if not instance.is_fencing:
-                instance.fence_at = None
+            instance.link_id, instance.fence_at = link_id, None
             return
         try:
             admission = self._started.memory.admit(hello.writer)
         except MoverError as error:
-            logger.error(  # noqa: TRY400 - what is wrong is in the text
+            logger.error(  # noqa: TRY400 - the text says what is wrong
                 "prefill instance %s, life %d, is not admitted: %s", peer.worker_id, peer.life, error
             )
+            self._started.links.refuse(link_id, f"it is not admitted: {error}", ends_life=False)
             return
         logger.info("prefill instance %s, life %d, is connected", peer.worker_id, peer.life)
         self._instances[peer] = _Instance(peer, admission, link_id)

@@ -12,6 +12,10 @@ from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
 
 
+class LifeOverError(Exception):
+    """This life of the worker is of no use to its peers any more: the process has to end, and another one to begin."""
+
+
 class Desk(Protocol):
     """What the loop needs of a desk."""
 
@@ -41,7 +45,11 @@ class Desk(Protocol):
         ...
 
     def turn(self) -> None:
-        """Take in what peers and movers say and what time brings."""
+        """Take in what peers and movers say and what time brings.
+
+        Raises:
+            LifeOverError: The process has to end.
+        """
         ...
 
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:

@@ -34,7 +34,16 @@ from lineclear.protocol.wire import HandoffStatistics
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
 from lineclear.transport.movers.mover import Completion, Outcome, Span, Writer
-from lineclear.transport.peer_links import PeerConnected, PeerEvent, PeerLinkId, PeerLinks, PeerLost, PeerSaid
+from lineclear.transport.peer_links import (
+    LifeRefused,
+    PeerConnected,
+    PeerEvent,
+    PeerLinkId,
+    PeerLinks,
+    PeerLost,
+    PeerSaid,
+)
+from lineclear.worker.desk import LifeOverError
 
 MAX_DONE_RECORDS = 4096
 """Answers kept for those that ask again; a forgotten one is answered as line clear, which costs a retry."""
@@ -43,10 +52,6 @@ STUCK_SECONDS = 30.0
 """How long a write may stay unknown before this life ends: only its end is a proof then (R9)."""
 
 logger = logging.getLogger(__name__)
-
-
-class StuckWriteError(Exception):
-    """A write that nobody can tell the end of: the process has to end, so that its peers can fence it."""
 
 
 class SourceEngine(Protocol):
@@ -174,7 +179,7 @@ class PrefillDesk:
         """Take in what the writer and the decode workers say.
 
         Raises:
-            StuckWriteError: A write has been unknown for too long.
+            LifeOverError: A write has been unknown for too long, or a decode worker has fenced this life.
         """
         for completion in self._writer.poll():
             self._on_completion(completion)
@@ -185,7 +190,7 @@ class PrefillDesk:
         elif self._stuck_since is None:
             self._stuck_since = self._now()
         elif self._now() - self._stuck_since >= STUCK_SECONDS:
-            raise StuckWriteError(f"a write has been unknown for {STUCK_SECONDS:g} s; only the end of this life helps")
+            raise LifeOverError(f"a write has been unknown for {STUCK_SECONDS:g} s; only the end of this life helps")
 
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Write what a step has computed."""
@@ -238,6 +243,8 @@ class PrefillDesk:
                     if decode.link_id == link_id:
                         logger.warning("decode worker %s, life %d, is lost: %s", worker_id, decode.life, reason)
                         decode.link_id = None
+            case LifeRefused(reason):
+                raise LifeOverError(reason)
             case _:
                 assert_never(event)
 
@@ -253,7 +260,7 @@ class PrefillDesk:
         worker_id = WorkerId(hello.worker_id)
         known = self._decodes.get(worker_id)
         if known is not None and hello.life < known.life:
-            logger.error("decode worker %s connected as life %d after life %d", worker_id, hello.life, known.life)
+            self._links.refuse(link_id, f"life {known.life} of {worker_id} has been here already", ends_life=True)
             return
         logger.info("decode worker %s, life %d, is connected", worker_id, hello.life)
         if known is not None and hello.life > known.life:

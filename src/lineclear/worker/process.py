@@ -8,6 +8,7 @@ It ends by its supervisor: a signal, or with it.
 import gc
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lineclear.protocol import wire
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.gateway_link import GatewayLink
 from lineclear.transport.reports import Loading, ReportSink, WorkerReady
+from lineclear.worker.desk import LifeOverError
 from lineclear.worker.facts import model_facts, worker_statistics
 from lineclear.worker.handoffs import assemble
 from lineclear.worker.loop import WorkerLoop
@@ -29,6 +31,9 @@ CONNECT_PAUSE_SECONDS = 0.05
 PROGRESS_SECONDS = 2.0
 """How often a worker that is loading says how far it is."""
 
+EXIT_LIFE_OVER = 75
+"""What sysexits.h calls a temporary failure: starting it again helps."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -39,7 +44,7 @@ def run_worker(config: ServeConfig, seat: Seat, *, control_endpoint: str, report
         ConfigError: A setting that the model or the machine cannot meet.
         CheckpointError: The model cannot be loaded.
         MoverError: The mover cannot be had here.
-        StuckWriteError: Only the end of this process tells what became of a write.
+        SystemExit: Other workers take nothing of this life any more; the next one can serve.
     """
     started = time.monotonic()
     model_dir = Path(config.source.model)
@@ -66,10 +71,14 @@ def run_worker(config: ServeConfig, seat: Seat, *, control_endpoint: str, report
     loop = WorkerLoop(engine, statistics, desk=desk)
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started
-    while True:
-        link = _connect(endpoint, hello, config, loop)
-        report(WorkerReady(facts, load_seconds))
-        _serve(loop, link)
+    try:
+        while True:
+            link = _connect(endpoint, hello, config, loop)
+            report(WorkerReady(facts, load_seconds))
+            _serve(loop, link)
+    except LifeOverError as error:
+        logger.error("this life ends: %s", error)  # noqa: TRY400 - nothing here went wrong
+        sys.exit(EXIT_LIFE_OVER)
 
 
 def _progress(report: ReportSink) -> OnTensor:

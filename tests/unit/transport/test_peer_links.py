@@ -15,7 +15,7 @@ from lineclear.protocol.handoff.messages import Abort, LineClear
 from lineclear.protocol.handoff.names import Epoch, Peer
 from lineclear.transport.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from lineclear.transport.framing import frame
-from lineclear.transport.peer_links import PeerConnected, PeerEvent, PeerLinks, PeerLost, PeerSaid
+from lineclear.transport.peer_links import LifeRefused, PeerConnected, PeerEvent, PeerLinks, PeerLost, PeerSaid
 
 PATIENCE_SECONDS = 10.0
 FACTS = {"wire version": "1", "dtype": "fp32"}
@@ -145,3 +145,19 @@ def _open(endpoint: Endpoint) -> socket.socket:
         connection.connect(endpoint.path)
         return connection
     return socket.create_connection((endpoint.host, endpoint.port))
+
+
+def test_a_life_that_is_refused_for_good_hears_of_it(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair()
+    _, at_decode = pair.connect()
+    pair.decode.refuse(at_decode.link_id, "it is being fenced", ends_life=True)
+    pair.until(lambda: LifeRefused("it is being fenced") in pair.events[pair.prefill])
+    assert pair.decode.statistics().num_refused == 1
+
+
+def test_a_refusal_that_is_not_for_good_is_only_a_lost_link(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair()
+    _, at_decode = pair.connect()
+    pair.decode.refuse(at_decode.link_id, "not now", ends_life=False)
+    pair.until(lambda: any(isinstance(event, PeerLost) for event in pair.events[pair.prefill]))
+    assert not any(isinstance(event, LifeRefused) for event in pair.events[pair.prefill])

@@ -42,6 +42,8 @@ class PeerRefusal(_Message, frozen=True, kw_only=True, tag="peer_refusal"):
     """The last message on a link: why the other is not taken."""
 
     reason: str
+    ends_life: bool = False
+    """Nothing of this life is taken any more, only of a new one: the process has to end."""
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:

@@ -1,0 +1,237 @@
+"""Both desks with real schedulers: whatever the mover, the links and the lives do, every answer is right and ends once.
+
+Random walks: writes land run by run, fail and get lost; the prefill instance dies and comes back, its link breaks;
+clients leave; time passes. A walk ends with everything landed and settled.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lineclear.protocol.handoff import receiver as rx
+from lineclear.protocol.sampling import SamplingParams
+from lineclear.schedule.config import ScheduleConfig
+from lineclear.schedule.holdings import Holdings
+from lineclear.schedule.sequence import Sequence, SequenceState
+from lineclear.transport.movers.fake import FakeAdmission
+from lineclear.worker.decode_desk import DecodeDesk
+from tests.property.handoff_world import PATIENCE_SECONDS, HandoffWorld
+from tests.property.toy_engine import EOS, VOCAB_SIZE, reference
+
+NUM_WALKS = 60
+NUM_ACTIONS = 400
+MAX_OPEN = 5
+"""Sequences at once: more would only be refused."""
+
+ACTIONS = {
+    "submit": 10, "turn_decode": 30, "turn_prefill": 25, "land": 25, "wait": 4, "cancel": 1, "fail": 0.5, "lose": 0.4,
+    "kill_prefill": 0.5, "start_prefill": 3, "cut_link": 0.5,
+}  # fmt: skip
+
+
+class Walk:
+    """One world, and a random source that decides what happens in it."""
+
+    def __init__(self, seed: int, folder: Path, desk: Callable[..., DecodeDesk] = DecodeDesk) -> None:
+        self.rng = random.Random(seed)
+        rng = self.rng
+        config = ScheduleConfig(
+            max_batch_tokens=rng.choice((2, 5, 16)),
+            max_running=rng.choice((1, 3, 8)),
+            max_waiting=8,
+            max_model_len=40,
+            draft_tokens=rng.choice((0, 1, 3)),
+            double_cost_len=100,
+            min_handoff_tokens=rng.choice((1, 1, 4, 8)),
+            eos_token_ids=frozenset({EOS}),
+        )
+        block_size = rng.choice((1, 2, 4))
+        num_blocks = [-(-rng.choice((40, 60, 120)) // block_size) for _ in range(2)]
+        self.world = HandoffWorld(folder, config, block_size, *num_blocks, desk)
+        self.cancelled: set[int] = set()
+        self.lost: set[tuple[object, int]] = set()
+
+    def run(self) -> None:
+        names, weights = list(ACTIONS), list(ACTIONS.values())
+        for name in self.rng.choices(names, weights, k=NUM_ACTIONS):
+            getattr(self, name)()
+        self.finish()
+
+    def submit(self) -> None:
+        if len(self._open_sequences()) >= MAX_OPEN:
+            return
+        rng = self.rng
+        prefix = rng.choice(([], [1] * 9, [1, 2, 3, 4] * 4))
+        prompt = prefix + [rng.randrange(1, VOCAB_SIZE) for _ in range(rng.randint(1, 16))]
+        max_tokens = rng.randint(1, 12)
+        self.world.submit(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=rng.random() < 0.7))
+
+    def cancel(self) -> None:
+        if sequences := self._open_sequences():
+            sequence = self.rng.choice(sequences)
+            self.world.decode.cancel(sequence.sequence_id)
+            self.cancelled.add(sequence.sequence_id)
+
+    def turn_decode(self) -> None:
+        self.world.turn_decode()
+
+    def turn_prefill(self) -> None:
+        self.world.turn_prefill()
+
+    def wait(self) -> None:
+        self.world.time += self.rng.choice((0.1, 0.3, 1.0, 5.0))
+
+    def land(self) -> None:
+        if (ticket := self._flying()) is not None:
+            self.world.prefill.writer.land(ticket, self.rng.choice((1, 2, None)))
+
+    def fail(self) -> None:
+        if (ticket := self._flying()) is not None:
+            self.world.prefill.writer.fail(ticket)
+
+    def lose(self) -> None:
+        key = (self.world.prefill, self._flying())
+        if key[1] is not None and key not in self.lost:
+            self.lost.add(key)
+            self.world.prefill.writer.lose(key[1])
+
+    def kill_prefill(self) -> None:
+        if self.world.prefill is not None:
+            self.world.kill_prefill()
+
+    def start_prefill(self) -> None:
+        if self.world.prefill is None:
+            self.world.start_prefill()
+
+    def cut_link(self) -> None:
+        if self.world.prefill is not None:
+            self.world.cut_link()
+
+    def finish(self) -> None:
+        """Let everything land and settle, and look at what has come of it."""
+        world = self.world
+        for _ in range(3000):
+            if not self.is_open():
+                break
+            world.time += 0.1
+            self.start_prefill()
+            while self._flying() is not None:
+                self.world.prefill.writer.land(self._flying())
+            world.turn_prefill()
+            world.turn_decode()
+        assert not self.is_open(), "no liveness"
+        for sequence in world.decode.sequences.values():
+            self._check_ending(sequence)
+        for engine in (world.decode, world.prefill.engine):
+            statistics = engine.pool.statistics()
+            assert statistics.held == statistics.idle, "a block is held after the end"
+
+    def is_open(self) -> bool:
+        world = self.world
+        is_settled = not world.decode_desk.statistics().num_open and world.prefill and world.prefill.desk.is_settled
+        return not is_settled or world.decode.has_work or bool(self._open_sequences())
+
+    def _flying(self) -> int | None:
+        if self.world.prefill is None or not self.world.prefill.writer.flying:
+            return None
+        return self.rng.choice(self.world.prefill.writer.flying)
+
+    def _open_sequences(self) -> list[Sequence]:
+        sequences = self.world.decode.sequences.values()
+        return [sequence for sequence in sequences if sequence.state is not SequenceState.FINISHED]
+
+    def _check_ending(self, sequence: Sequence) -> None:
+        decode = self.world.decode
+        updates = decode.updates[sequence.sequence_id]
+        assert [update.finish_reason is None for update in updates] == [True] * (len(updates) - 1) + [False]
+        last, output = updates[-1], decode.output(sequence)
+        expected = reference(sequence.prompt_token_ids, sequence.sampling, decode.config.max_model_len)
+        if last.finish_reason == "error":
+            assert not output
+            assert last.error == f"no first token within {PATIENCE_SECONDS:g} s"
+        elif last.finish_reason == "cancelled":
+            assert sequence.sequence_id in self.cancelled
+            assert output == expected.token_ids[: len(output)]
+        else:
+            assert (output, last.finish_reason) == (expected.token_ids, expected.finish_reason)
+
+
+@pytest.fixture
+def walk(tmp_path: Path) -> Iterator[Callable[..., Walk]]:
+    walks: list[Walk] = []
+
+    def make(seed: int, desk: Callable[..., DecodeDesk] = DecodeDesk) -> Walk:
+        folder = tmp_path / str(len(walks))
+        folder.mkdir()
+        walks.append(Walk(seed, folder, desk))
+        return walks[-1]
+
+    yield make
+    for each in walks:
+        each.world.close()
+
+
+def test_every_answer_is_right_and_ends_once_whatever_happens(walk: Callable[..., Walk]) -> None:
+    outcomes: Counter[str] = Counter()
+    for seed in range(NUM_WALKS):
+        each = walk(seed)
+        each.run()
+        statistics = each.world.decode_desk.statistics()
+        outcomes.update({"done": statistics.num_done, **statistics.num_failed})
+        each.world.close()
+    # What the walks are for has happened, and often.
+    assert outcomes["done"] > 4 * NUM_WALKS
+    for reason in ("cancelled", "peer_lost", "write_failed", "write_unknown"):
+        assert outcomes[reason] >= 5, outcomes
+
+
+class HastyDesk(DecodeDesk):
+    """Takes news for proof: blocks are free as soon as an attempt has failed."""
+
+    def _perform(self, attempt: object, effect: rx.ReceiverEffect) -> None:
+        super()._perform(attempt, effect)
+        if isinstance(effect, rx.Failed):
+            for peer in attempt.receiver.unproven:
+                super()._perform(attempt, rx.ReleaseWriter(effect.epoch, peer))
+
+
+def test_the_walks_find_blocks_that_are_free_too_early(
+    walk: Callable[..., Walk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Holdings.end_remote_write
+    monkeypatch.setattr(
+        Holdings, "end_remote_write", lambda self, writer: writer in self._remote and real(self, writer)
+    )
+    assert _finds_a_fault(walk, HastyDesk)
+
+
+def test_the_walks_find_a_fence_that_is_none(walk: Callable[..., Walk], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeAdmission, "fence", lambda _: True)
+    assert _finds_a_fault(walk, DecodeDesk)
+
+
+def test_the_walks_find_source_blocks_that_nobody_holds(
+    walk: Callable[..., Walk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def note_only(self: Holdings, sequence: Sequence, block_ids: list[int]) -> None:
+        if sequence.reader is not None:
+            self._read.setdefault(sequence.reader, []).extend(block_ids)
+
+    monkeypatch.setattr(Holdings, "_note_read", note_only)
+    monkeypatch.setattr(Holdings, "_read_instead", lambda *_: None)
+    monkeypatch.setattr(Holdings, "_check_writers", lambda _: None)
+    monkeypatch.setattr(Holdings, "end_read", lambda self, reader: self._read.pop(reader, None))
+    assert _finds_a_fault(walk, DecodeDesk)
+
+
+def _finds_a_fault(walk: Callable[..., Walk], desk: Callable[..., DecodeDesk]) -> bool:
+    """Whether one of the walks reads what it should not, or ends wrong."""
+    for seed in range(NUM_WALKS):
+        try:
+            walk(seed, desk).run()
+        except AssertionError:
+            return True
+    return False
