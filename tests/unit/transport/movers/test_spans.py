@@ -1,56 +1,72 @@
+import itertools
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lineclear.transport.movers.mover import Span
 from lineclear.transport.movers.spans import SpanError, checked_runs
 
+SIZE = 64
 
-def runs(*spans: Span) -> list[list[int]]:
-    return checked_runs(spans, 100, 200).tolist()
-
-
-def test_spans_adjacent_on_both_sides_are_one_run() -> None:
-    assert runs(Span(0, 10, 5), Span(5, 15, 5), Span(10, 20, 1)) == [[0, 10, 11]]
-
-
-def test_spans_adjacent_on_one_side_stay_apart() -> None:
-    assert runs(Span(0, 10, 5), Span(5, 16, 5)) == [[0, 10, 5], [5, 16, 5]]
-    assert runs(Span(0, 10, 5), Span(6, 15, 5)) == [[0, 10, 5], [6, 15, 5]]
+spans_inside = st.lists(
+    st.tuples(st.integers(0, SIZE), st.integers(0, SIZE), st.integers(0, SIZE)).map(
+        lambda drawn: Span(drawn[0], drawn[1], min(drawn[2], SIZE - max(drawn[:2])))
+    ),
+    max_size=12,
+)
 
 
-def test_empty_spans_are_left_out_and_do_not_part_their_neighbours() -> None:
-    assert runs() == []
-    assert runs(Span(3, 3, 0)) == []
-    assert runs(Span(0, 10, 5), Span(77, 77, 0), Span(5, 15, 5)) == [[0, 10, 10]]
+def written(spans: list[Span]) -> bytes:
+    source, destination = bytes(range(SIZE)), bytearray(SIZE)
+    for start, to, num_bytes in spans:
+        destination[to : to + num_bytes] = source[start : start + num_bytes]
+    return bytes(destination)
 
 
-def test_the_order_is_kept() -> None:
-    assert runs(Span(50, 0, 1), Span(0, 50, 1)) == [[50, 0, 1], [0, 50, 1]]
+@given(spans_inside)
+def test_runs_write_what_their_spans_write(spans: list[Span]) -> None:
+    runs = [Span(*run) for run in checked_runs(spans, SIZE, SIZE).tolist()]
+    assert written(runs) == written(spans)
+    assert all(run.num_bytes > 0 for run in runs)
 
 
-@pytest.mark.parametrize("span", [Span(0, 0, 100), Span(100, 200, 0), Span(0, 199, 1), Span(99, 0, 1)])
-def test_the_last_byte_is_inside(span: Span) -> None:
-    runs(span)
+@given(spans_inside)
+def test_no_two_runs_are_left_that_could_be_one(spans: list[Span]) -> None:
+    runs = [Span(*run) for run in checked_runs(spans, SIZE, SIZE).tolist()]
+    for first, second in itertools.pairwise(runs):
+        ends = first.source + first.num_bytes, first.destination + first.num_bytes
+        assert ends != (second.source, second.destination)
+
+
+def test_spans_that_follow_each_other_on_both_sides_are_one_run() -> None:
+    spans = [Span(0, 8, 4), Span(4, 12, 4), Span(4, 4, 0), Span(8, 16, 2), Span(10, 30, 2)]
+    assert checked_runs(spans, SIZE, SIZE).tolist() == [[0, 8, 10], [10, 30, 2]]
+
+
+def test_nothing_is_no_run() -> None:
+    assert checked_runs([], SIZE, SIZE).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
     ("span", "side"),
     [
-        (Span(1, 0, 100), "source of 100"),
-        (Span(0, 101, 100), "destination of 200"),
+        (Span(SIZE, 0, 1), "source"),
         (Span(-1, 0, 1), "source"),
-        (Span(0, -1, 1), "destination"),
         (Span(0, 0, -1), "source"),
-        (Span(101, 0, 0), "source"),
+        (Span(SIZE + 1, 0, 0), "source"),
         (Span(2**63 - 1, 0, 2**63 - 1), "source"),
+        (Span(0, 9, 1), "destination"),
+        (Span(0, -1, 1), "destination"),
+        (Span(0, 2**63 - 1, 1), "destination"),
     ],
 )
-def test_a_span_outside_is_named(span: Span, side: str) -> None:
-    with pytest.raises(SpanError, match=side) as caught:
-        runs(Span(0, 0, 1), span)
-    assert str(span) in str(caught.value)
+def test_a_span_outside_is_named_with_its_side(span: Span, side: str) -> None:
+    with pytest.raises(SpanError, match=rf"source={span.source}, destination={span.destination}.*the {side} of"):
+        checked_runs([Span(0, 0, 1), span], SIZE, 9)
 
 
-@pytest.mark.parametrize("spans", [[(0, 0, 2**64)], [("a", 0, 1)], [(0, 0)], [None]])
-def test_what_is_no_span_is_refused(spans: list[Span]) -> None:
-    with pytest.raises(SpanError, match="no byte offsets"):
-        checked_runs(spans, 100, 200)
+@pytest.mark.parametrize("wrong", [[(0, 0, 2**64)], [(0, 0, "a")], [(0, 0, None)], [(0, 0)], [(0, float("nan"), 0)]])
+def test_what_are_no_numbers_are_no_spans(wrong: list[tuple[object, ...]]) -> None:
+    with pytest.raises(SpanError):
+        checked_runs(wrong, SIZE, SIZE)  # type: ignore[arg-type]
