@@ -83,9 +83,9 @@ def service() -> int:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["gateway"]:
+        case ["gateway", "--child", "gateway"]:
             gateway(os.environ.get("STAND_IN_GATEWAY", ""))
-        case ["worker", "worker"]:
+        case ["worker", "--child", "worker"]:
             worker(os.environ.get("STAND_IN_WORKER", ""))
         case _:
             sys.exit(service())

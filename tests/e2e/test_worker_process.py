@@ -19,6 +19,7 @@ from lineclear.protocol.sampling import SamplingParams
 from lineclear.transport.endpoint import UnixEndpoint
 from lineclear.transport.framing import frame
 from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerMessage
+from lineclear.worker.seat import Seat
 from tests.e2e.processes import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -32,8 +33,8 @@ CONFIG = ServeConfig(
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Worker"]:
     endpoint = UnixEndpoint(str(tmp_path_factory.mktemp("control") / "socket"))
-    start = WorkerStart(CONFIG, str(endpoint), "worker-7", life=3)
-    command = [sys.executable, "-m", "lineclear", "worker"]
+    start = WorkerStart(CONFIG, str(endpoint), Seat("worker-7", life=3))
+    command = [sys.executable, "-m", "lineclear", "worker", "--child", "worker-7"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(start) + b"\n")

@@ -110,7 +110,7 @@ class Announcer:
         if self._is_ready or self._listening is None or self._worker is None or not self._has_all_workers:
             return
         self._is_ready = True
-        url = f"http://{_authority(self._listening)}"
+        url = f"http://{authority(self._listening.host, self._listening.port)}"
         model = self._worker.model
         self._say(f"lineclear ready on {url}", style="bold green")
         self._say(
@@ -138,6 +138,7 @@ class Announcer:
         self._console.print(escape(text), style=style, highlight=False, soft_wrap=True)
 
 
-def _authority(listening: GatewayListening) -> str:
-    host = "127.0.0.1" if listening.host == "0.0.0.0" else listening.host  # noqa: S104 - compared, not bound
-    return f"[{host}]:{listening.port}" if ":" in host else f"{host}:{listening.port}"
+def authority(host: str, port: int) -> str:
+    """Where a server that listens on an address is reached from the same machine, as it stands in a URL."""
+    host = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104 - compared, not bound
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -85,7 +85,7 @@ def _read_start(start_type: type[StartT]) -> StartT:
     try:
         return msgspec.json.decode(line, type=start_type)
     except msgspec.MsgspecError as error:
-        raise PeerError(f"this is an internal command, started by `lineclear serve`: {error}") from None
+        raise PeerError(f"--child is for children of `lineclear serve`: {error}") from None
 
 
 def _die_with_parent() -> None:

@@ -1,17 +1,55 @@
-"""`lineclear gateway`: the gateway process; internal, started by `lineclear serve`."""
+"""`lineclear gateway`: the gateway process, alone for workers that join it, or as a child of `lineclear serve`."""
 
 import argparse
+import logging
+import signal
 
+from lineclear.cli.announcer import authority
 from lineclear.cli.child import GatewayStart, begin_child, reporting_failure
+from lineclear.cli.option_flags import add_option_flags, resolve_arguments
+from lineclear.cli.serve import fit_checkpoint
+from lineclear.cli.standalone import LOG_FORMAT, control_endpoint
 from lineclear.gateway.process import run_gateway
+from lineclear.transport.reports import GatewayListening, GatewayServing, Report
 
 
-def add_arguments(_parser: argparse.ArgumentParser) -> None:
-    """Nothing: the start message has it all."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where workers join, and every option there is."""
+    parser.add_argument(
+        "--control",
+        metavar="HOST:PORT",
+        help="where workers join, without authentication: keep it on loopback or a private network",
+    )
+    parser.add_argument("--child", metavar="NAME", help=argparse.SUPPRESS)  # of `lineclear serve`
+    add_option_flags(parser)
 
 
-def run(_arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Serve HTTP until told to drain."""
+    if arguments.child is None:
+        return _run_alone(arguments)
     start, report = begin_child(GatewayStart)
     with reporting_failure(report):
         return run_gateway(start.config, control_endpoint=start.control_endpoint, report=report)
+
+
+def _run_alone(arguments: argparse.Namespace) -> int:
+    config = fit_checkpoint(resolve_arguments(arguments)).config
+    endpoint = control_endpoint("control", arguments.control)
+    logging.basicConfig(level=config.supervisor.log_level.upper(), format=LOG_FORMAT)
+
+    def report(report: Report) -> None:
+        match report:
+            case GatewayListening(host, port):
+                print(f"gateway on http://{authority(host, port)}, workers join {arguments.control}", flush=True)
+            case GatewayServing(worker_ids, prefill_ids):
+                print(f"workers: {_listed(worker_ids)}; prefill: {_listed(prefill_ids)}", flush=True)
+            case _:
+                pass
+
+    stop_signals = (signal.SIGTERM, signal.SIGINT)
+    return run_gateway(config, control_endpoint=str(endpoint), report=report, stop_signals=stop_signals)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from lineclear import __version__
 from lineclear.base.errors import ConfigError, LineclearError
@@ -21,10 +21,10 @@ from lineclear.config.suggestion import did_you_mean
 
 @dataclass(frozen=True)
 class CommandEntry:
-    """Where a command lives; one without a summary is internal and not listed."""
+    """Where a command lives, and what it is for."""
 
     module: str
-    summary: str | None
+    summary: str
 
 
 COMMANDS = {
@@ -33,8 +33,8 @@ COMMANDS = {
     "config": CommandEntry("lineclear.cli.config", "Print every option's value and where it came from."),
     "eval": CommandEntry("lineclear.cli.eval", "Print the bundled model's figures on held-out data."),
     "prove": CommandEntry("lineclear.cli.prove", "Explore every interleaving of the handoff."),
-    "gateway": CommandEntry("lineclear.cli.gateway", None),
-    "worker": CommandEntry("lineclear.cli.worker", None),
+    "gateway": CommandEntry("lineclear.cli.gateway", "Serve HTTP for workers that are started apart."),
+    "worker": CommandEntry("lineclear.cli.worker", "Start one worker, which joins a gateway."),
 }
 
 TOP_FLAGS = ("-h", "--help", "--version")
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(argv: Sequence[str]) -> int:
-    parser, subparsers = _build_parser(argv[:1])
+    parser, subparsers = _build_parser()
     command = _load_command(argv)
     if command is not None:
         command.add_arguments(subparsers[argv[0]])
@@ -77,8 +77,8 @@ def _run_command(argv: Sequence[str]) -> int:
     return command.run(arguments)
 
 
-def _build_parser(named: Sequence[str]) -> tuple[CommandParser, dict[str, CommandParser]]:
-    """The parser and those of its commands; an internal command has one only when it was named."""
+def _build_parser() -> tuple[CommandParser, dict[str, CommandParser]]:
+    """The parser and those of its commands."""
     parser = CommandParser(
         prog="lineclear",
         description="Serves long-context language models to coding agents and keeps their answers right under load.",
@@ -86,16 +86,9 @@ def _build_parser(named: Sequence[str]) -> tuple[CommandParser, dict[str, Comman
     parser.add_argument("--version", action="version", version=f"lineclear {__version__}")
     group = parser.add_subparsers(title="commands", metavar="COMMAND")
     subparsers = {
-        name: group.add_parser(name, description=entry.summary, **_listing(entry))
-        for name, entry in COMMANDS.items()
-        if entry.summary or name in named
+        name: group.add_parser(name, description=entry.summary, help=entry.summary) for name, entry in COMMANDS.items()
     }
     return parser, subparsers
-
-
-def _listing(entry: CommandEntry) -> dict[str, Any]:
-    """The help, if there is one: argparse lists only commands that have a help text."""
-    return {"help": entry.summary} if entry.summary else {}
 
 
 def _load_command(argv: Sequence[str]) -> CommandModule | None:
@@ -108,7 +101,6 @@ def _load_command(argv: Sequence[str]) -> CommandModule | None:
         return None
     entry = COMMANDS.get(argv[0])
     if entry is None:
-        public = [name for name, each in COMMANDS.items() if each.summary]
-        allowed = f"a command first: {', '.join(public)}{did_you_mean(argv[0], public)}"
+        allowed = f"a command first: {', '.join(COMMANDS)}{did_you_mean(argv[0], COMMANDS)}"
         raise ConfigError("command", argv[0], allowed)
     return cast("CommandModule", importlib.import_module(entry.module))

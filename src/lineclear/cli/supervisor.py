@@ -105,8 +105,10 @@ class Supervisor:
         policy = RestartPolicy(self._config.supervisor)
         for life in itertools.count(1):
             start = self._start_message(name, life)
-            command = (GATEWAY,) if name == GATEWAY else (WORKER, name)  # a list of processes tells who is who
-            child = self._children[name] = await ChildProcess.start((*self._program, *command), start)
+            command = GATEWAY if name == GATEWAY else WORKER
+            # The name comes last, so that a list of processes tells who is who.
+            program = (*self._program, command, "--child", name)
+            child = self._children[name] = await ChildProcess.start(program, start)
             code = await child.watch(lambda report: self._on_report(name, report))
             self._announcer.on_end(name)
             if name in self._watches:

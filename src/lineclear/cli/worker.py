@@ -1,19 +1,77 @@
-"""`lineclear worker`: a worker process; internal, started by `lineclear serve`."""
+"""`lineclear worker`: a worker process, alone and joining a gateway, or as a child of `lineclear serve`."""
 
 import argparse
+import logging
+import os
+import platform
+import signal
+import time
 
+from lineclear.base.errors import ConfigError
 from lineclear.cli.child import WorkerStart, begin_child, reporting_failure
+from lineclear.cli.option_flags import add_option_flags, resolve_arguments
+from lineclear.cli.serve import fit_checkpoint
+from lineclear.cli.standalone import LOG_FORMAT, Stop, address_towards, control_endpoint
+from lineclear.protocol.roles import Role
+from lineclear.transport.endpoint import TcpEndpoint
+from lineclear.transport.reports import Loading, Report, WorkerReady
 from lineclear.worker.process import run_worker
+from lineclear.worker.seat import Seat
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A name, for whoever lists processes: the start message has all the rest."""
-    parser.add_argument("name", nargs="?", help="what the worker is called")
+    """Whom to join and as what, and every option there is."""
+    parser.add_argument("--join", metavar="HOST:PORT", help="the gateway's --control")
+    roles = "|".join(Role)
+    parser.add_argument("--role", metavar=roles, help=f"what it does with prompts. Default: {Role.COLOCATED}.")
+    parser.add_argument("--worker-id", metavar="TEXT", help="its name. Default: made of role, host and process id.")
+    parser.add_argument(
+        "--peer-host",
+        metavar="HOST",
+        help="prefill: where decode workers reach it. Default: the address that leads to the gateway.",
+    )
+    parser.add_argument("--child", metavar="NAME", help=argparse.SUPPRESS)  # of `lineclear serve`
+    add_option_flags(parser)
 
 
-def run(_arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Load the model and serve the gateway."""
+    if arguments.child is None:
+        return _run_alone(arguments)
     start, report = begin_child(WorkerStart)
     with reporting_failure(report):
         run_worker(start.config, start.seat, control_endpoint=start.control_endpoint, report=report)
     return 0
+
+
+def _run_alone(arguments: argparse.Namespace) -> int:
+    config = fit_checkpoint(resolve_arguments(arguments)).config
+    gateway = control_endpoint("join", arguments.join)
+    role = _role(arguments.role)
+    logging.basicConfig(level=config.supervisor.log_level.upper(), format=LOG_FORMAT)
+    worker_id = arguments.worker_id or f"{role}-{platform.node()}-{os.getpid()}"
+    life = time.time_ns() // 1_000_000  # one that is started again under its name has a larger one
+    peer_host = arguments.peer_host or address_towards(gateway)
+    peer_endpoint = str(TcpEndpoint(peer_host, 0)) if role is Role.PREFILL else ""
+
+    def report(report: Report) -> None:
+        match report:
+            case Loading(stage):
+                print(f"{worker_id}: {stage}", flush=True)
+            case WorkerReady():
+                print(f"{worker_id}: joined {arguments.join} as {role}", flush=True)
+            case _:
+                pass
+
+    with Stop((signal.SIGTERM, signal.SIGINT)) as stop:
+        seat = Seat(worker_id, life, role, peer_endpoint)
+        run_worker(config, seat, control_endpoint=str(gateway), report=report, leave=stop)
+    print(f"{worker_id}: left", flush=True)
+    return 0
+
+
+def _role(text: str | None) -> Role:
+    try:
+        return Role(text or Role.COLOCATED)
+    except ValueError:
+        raise ConfigError("role", text, f"one of {', '.join(Role)}") from None

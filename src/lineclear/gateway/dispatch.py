@@ -224,6 +224,12 @@ class Dispatcher:
                     self._on_output(link_id, output)
             case wire.WorkerStatistics():
                 worker.statistics = message
+            case wire.Leaving():
+                logger.info("worker %s, life %d, is leaving", worker.hello.worker_id, worker.hello.life)
+                worker.is_draining = True
+                self._announce_instances()
+                self._links.send(link_id, wire.Drain())
+                self._report_workers()
             case wire.Drained():
                 worker.is_drained = True
             case wire.InvariantsChecked():
@@ -312,13 +318,13 @@ class Dispatcher:
 
     def _report_workers(self) -> None:
         serving = [worker.hello.worker_id for worker in self.workers if worker.takes_requests]
-        prefill = [each.hello.worker_id for each in self.workers if each.hello.role is Role.PREFILL]
+        prefill = [each.hello.worker_id for each in self.workers if each.computes_prompts]
         self._on_workers_changed(serving, prefill)
 
     def _announce_instances(self) -> None:
         """Tell every decode worker where the prefill instances are."""
         workers = self._table.workers
-        endpoints = [each.hello.peer_endpoint for each in workers.values() if each.hello.role is Role.PREFILL]
+        endpoints = [each.hello.peer_endpoint for each in workers.values() if each.computes_prompts]
         for link_id, worker in workers.items():
             if worker.hello.role is Role.DECODE:
                 self._links.send(link_id, wire.PrefillInstances(endpoints=endpoints))

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from pathlib import Path
 
 import uvicorn
@@ -41,8 +41,14 @@ LAST_WORDS_SECONDS = 2
 """How long connections may take to send what is written when everything has ended."""
 
 
-def run_gateway(config: ServeConfig, *, control_endpoint: str, report: ReportSink) -> int:
-    """Serve until SIGTERM, then drain; returns the exit code.
+def run_gateway(
+    config: ServeConfig,
+    *,
+    control_endpoint: str,
+    report: ReportSink,
+    stop_signals: Collection[signal.Signals] = (signal.SIGTERM,),
+) -> int:
+    """Serve until a stop signal, then drain; returns the exit code. A second signal ends the process at once.
 
     Raises:
         CheckpointError: The text side of the model cannot be loaded.
@@ -50,14 +56,26 @@ def run_gateway(config: ServeConfig, *, control_endpoint: str, report: ReportSin
     """
     assets = load_text_assets(Path(config.source.model))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve_until_signal(config, assets, control_endpoint, report))
+        return runner.run(_serve_until_signal(config, assets, control_endpoint, report, stop_signals))
 
 
 async def _serve_until_signal(
-    config: ServeConfig, assets: TextAssets, control_endpoint: str, report: ReportSink
+    config: ServeConfig,
+    assets: TextAssets,
+    control_endpoint: str,
+    report: ReportSink,
+    stop_signals: Collection[signal.Signals],
 ) -> int:
     gateway = Gateway(config, assets, report)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, gateway.request_drain)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for number in stop_signals:
+            loop.remove_signal_handler(number)
+        gateway.request_drain()
+
+    for number in stop_signals:
+        loop.add_signal_handler(number, stop)
     await gateway.serve(control_endpoint)
     return 0
 
@@ -122,7 +140,7 @@ class Gateway:
         _quiet_server_log()
         gateway = self._config.gateway
         with _listen(gateway.host, gateway.port) as listener:
-            await self.dispatcher.listen(parse_endpoint(control_endpoint))
+            await self._listen_for_workers(control_endpoint)
             serving = asyncio.create_task(self._server.serve(sockets=[listener]))
             await self._server.has_started.wait()
             self._report(GatewayListening(gateway.host, listener.getsockname()[1]))
@@ -133,6 +151,13 @@ class Gateway:
         await self.dispatcher.stop()
         self._bodies.close()
         self.ledger.check()
+
+    async def _listen_for_workers(self, control_endpoint: str) -> None:
+        try:
+            await self.dispatcher.listen(parse_endpoint(control_endpoint))
+        except OSError as error:
+            allowed = f"an address that can be listened on ({error})"
+            raise ConfigError("control", control_endpoint, allowed) from error
 
     async def _drain(self) -> None:
         self.dispatcher.begin_drain()

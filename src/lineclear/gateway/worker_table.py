@@ -37,6 +37,11 @@ class Worker:
         return not self.is_draining and self.hello.role is not Role.PREFILL
 
     @property
+    def computes_prompts(self) -> bool:
+        """Whether decode workers may order from it."""
+        return not self.is_draining and self.hello.role is Role.PREFILL
+
+    @property
     def num_free(self) -> int:
         """Sequences it may still be given."""
         return self.capacity - len(self.sequence_ids) if self.takes_requests else 0

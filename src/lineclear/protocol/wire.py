@@ -10,6 +10,7 @@
        │ CheckInvariants ───────────────────────────▶ │
        │ ◀────────────────────── InvariantsChecked    │
        │ PrefillInstances ──────────────────────────▶ │  to decode workers, whenever they change
+       │ ◀──────────────────────────────── Leaving    │  it wants to end: answer Drain
        │ Drain ─────────────────────────────────────▶ │  finish what is accepted, accept nothing more
        │ ◀──────────────────────────────── Drained    │
 
@@ -186,6 +187,10 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     handoffs: HandoffStatistics | None = None
 
 
+class Leaving(_Message, frozen=True, tag="leaving"):
+    """The worker wants to end: it is to get nothing new, and to be told to drain."""
+
+
 class Drained(_Message, frozen=True, tag="drained"):
     """Nothing is left and nothing more will be accepted."""
 
@@ -198,7 +203,7 @@ class InvariantsChecked(_Message, frozen=True, tag="invariants_checked"):
 
 
 ToWorker = SubmitSequence | CancelSequence | Drain | QueryStatistics | CheckInvariants | PrefillInstances
-ToGateway = WorkerHello | StepOutputs | WorkerStatistics | Drained | InvariantsChecked
+ToGateway = WorkerHello | StepOutputs | WorkerStatistics | Leaving | Drained | InvariantsChecked
 
 _T = TypeVar("_T")
 

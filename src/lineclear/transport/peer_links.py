@@ -48,6 +48,8 @@ class PeerConnected:
 
     link_id: PeerLinkId
     hello: PeerHello
+    endpoint: Endpoint | None
+    """Where it was reached; None for one that came by itself."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ class PeerLinks:
             self._end(link, f"it does not fit: {difference}", events)
             return
         link.peer = hello
-        events.append(PeerConnected(link.link_id, hello))
+        events.append(PeerConnected(link.link_id, hello, link.endpoint))
 
     def _send(self, link: "_Link", message: PeerMessage) -> None:
         link.unsent += frame(encode(message))

@@ -14,6 +14,7 @@ Order: one thread calls everything, between two engine steps.
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -30,7 +31,7 @@ from lineclear.protocol.wire import HandoffStatistics
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.scheduler import Scheduler
 from lineclear.schedule.sequence import Sequence
-from lineclear.transport.endpoint import parse_endpoint
+from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.movers.mover import Admission, Memory, MoverError
 from lineclear.transport.peer_links import (
     LifeRefused,
@@ -53,6 +54,9 @@ FENCE_GRACE_SECONDS = 0.5
 
 FENCE_POLL_SECONDS = 0.05
 
+MAX_FENCED = 1024
+"""Lives that are known to be fenced; an older one that comes back is not admitted by the mover."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -63,6 +67,7 @@ class _Instance:
     peer: Peer
     admission: Admission
     link_id: PeerLinkId | None
+    endpoint: Endpoint | None
     fence_at: float | None = None
     """When to try the fence next; None while there is a link."""
     is_fencing: bool = False
@@ -143,6 +148,10 @@ class DecodeDesk:
         self._config = config
         self._now = now
         self._parts: _Parts | None = None
+        self._fenced: deque[Peer] = deque(maxlen=MAX_FENCED)
+        """The latest, some of which may live and come back."""
+        self._wanted: frozenset[Endpoint] = frozenset()
+        """Where the gateway says that prefill instances are."""
         self._next_number = 1
         self._instances: dict[Peer, _Instance] = {}
         self._attempts: dict[Epoch, _Attempt] = {}
@@ -175,15 +184,16 @@ class DecodeDesk:
         self._waiting[sequence.sequence_id] = _Waiting(self._now() + self._config.first_token_seconds)
 
     def on_instances(self, endpoints: Collection[str]) -> None:
-        """Stay connected to these.
+        """Stay connected to these, and order from no others.
 
         Raises:
             PeerError: One is no endpoint.
         """
         try:
-            self._started.links.want([parse_endpoint(endpoint) for endpoint in endpoints])
+            self._wanted = frozenset(parse_endpoint(endpoint) for endpoint in endpoints)
         except ConfigError as error:
             raise PeerError(f"the gateway announced a prefill instance at nowhere: {error}") from None
+        self._started.links.want(self._wanted)
 
     def turn(self) -> None:
         """Take in what peers say and what time brings.
@@ -215,7 +225,7 @@ class DecodeDesk:
 
     def open(self, sequence: Sequence, start: int) -> Collection[Holder] | None:
         """Choose an instance and the next epoch; see `Prefillers`."""
-        open_ones = [each for each in self._instances.values() if each.link_id is not None and not each.is_fencing]
+        open_ones = [each for each in self._instances.values() if self._takes_orders(each)]
         waiting = self._waiting.get(sequence.sequence_id)
         if not open_ones or waiting is None:
             return None
@@ -224,6 +234,10 @@ class DecodeDesk:
         self._next_number += 1
         self._opening = _Opening(epoch, instance, start)
         return (_writer(epoch, instance.peer),)
+
+    def _takes_orders(self, instance: _Instance) -> bool:
+        """Whether it is there to stay, as far as is known: one that is leaving is announced no more."""
+        return instance.link_id is not None and not instance.is_fencing and instance.endpoint in self._wanted
 
     def _num_tokens_until(self, sequence: Sequence, instance: _Instance) -> int:
         """What an instance would have to compute before it is done with a sequence."""
@@ -266,8 +280,8 @@ class DecodeDesk:
 
     def _on_link(self, event: PeerEvent) -> None:
         match event:
-            case PeerConnected(link_id, hello):
-                self._on_connected(link_id, hello)
+            case PeerConnected(link_id, hello, endpoint):
+                self._on_connected(link_id, hello, endpoint)
             case PeerSaid(_, WritesDone() | LineClear() | WritesFailed() as message):
                 attempt = self._attempts.get(message.epoch)
                 if attempt is not None:
@@ -281,14 +295,13 @@ class DecodeDesk:
             case _:
                 assert_never(event)
 
-    def _on_connected(self, link_id: PeerLinkId, hello: PeerHello) -> None:
+    def _on_connected(self, link_id: PeerLinkId, hello: PeerHello, endpoint: Endpoint | None) -> None:
         peer = Peer(WorkerId(hello.worker_id), hello.rank, hello.life)
         for older in [each for each in self._instances.values() if _is_older(each.peer, peer)]:
             self._lose(older, grace_seconds=0.0)
         instance = self._instances.get(peer)
-        if instance is not None and instance.is_fencing:
-            reason = f"life {peer.life} of {peer.worker_id} is being fenced"
-            self._started.links.refuse(link_id, reason, ends_life=True)
+        if (instance is not None and instance.is_fencing) or peer in self._fenced:
+            self._started.links.refuse(link_id, f"life {peer.life} of {peer.worker_id} is fenced", ends_life=True)
             return
         if instance is not None:
             instance.link_id, instance.fence_at = link_id, None
@@ -302,7 +315,7 @@ class DecodeDesk:
             self._started.links.refuse(link_id, f"it is not admitted: {error}", ends_life=False)
             return
         logger.info("prefill instance %s, life %d, is connected", peer.worker_id, peer.life)
-        self._instances[peer] = _Instance(peer, admission, link_id)
+        self._instances[peer] = _Instance(peer, admission, link_id, endpoint)
 
     def _on_lost(self, link_id: PeerLinkId, reason: str) -> None:
         for instance in [each for each in self._instances.values() if each.link_id == link_id]:
@@ -325,6 +338,7 @@ class DecodeDesk:
             instance.fence_at = now + FENCE_POLL_SECONDS
             return
         del self._instances[instance.peer]
+        self._fenced.append(instance.peer)
         instance.admission.close()
         for attempt in self._attempts_with(instance.peer):
             self._feed(attempt, rx.Fenced(instance.peer))

@@ -11,9 +11,10 @@ serves it while there is no gateway as well: other workers do not depend on ours
 Invariants:
 1. Every SubmitSequence of a gateway that stays is answered by exactly one output with a finish reason, also while
    draining.
-2. When the gateway is lost, everything it had asked for is cancelled and has ended before another gateway is served;
+2. A worker that is asked to leave says so to its gateway, once on each link, and ends when it is drained.
+3. When the gateway is lost, everything it had asked for is cancelled and has ended before another gateway is served;
    nothing of it is sent to anybody.
-3. `Drained` is sent when nothing is left, and only after the engine's `check`.
+4. `Drained` is sent when nothing is left, and only after the engine's `check`.
 """
 
 import select
@@ -72,6 +73,19 @@ class Link(Protocol):
         ...
 
 
+class LeaveRequest(Protocol):
+    """What the loop needs of a wish to leave."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether somebody wants this worker to leave."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor that is readable from then on."""
+        ...
+
+
 class WorkerLoop:
     """Serves one gateway after another with one engine."""
 
@@ -82,8 +96,11 @@ class WorkerLoop:
         now: Callable[[], float] = time.monotonic,
         *,
         desk: Desk | None = None,
+        leave: LeaveRequest | None = None,
     ) -> None:
         self._engine = engine
+        self._leave = leave
+        self._has_said_leaving = False
         self._desk = desk
         self._read_statistics = read_statistics
         self._now = now
@@ -98,16 +115,25 @@ class WorkerLoop:
         """Whether the gateway has been told that nothing is left and nothing more is accepted."""
         return self._is_draining and not self._owes_drained
 
+    @property
+    def has_left(self) -> bool:
+        """Whether this worker was asked to leave, and has nothing left to do."""
+        return self._is_leaving and self.is_drained
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leave is not None and self._leave.is_set
+
     def serve(self, link: Link) -> None:
-        """Serve a gateway until it is lost.
+        """Serve a gateway until it is lost, or until this worker has left.
 
         Raises:
             ConnectionError: The gateway is lost; the engine is idle again.
             PeerError: The gateway sent nonsense; the engine is idle again.
         """
-        self._is_draining = self._owes_drained = False
+        self._is_draining = self._owes_drained = self._has_said_leaving = False
         try:
-            while True:
+            while not self.has_left:
                 self.turn(link)
         except (ConnectionError, PeerError):
             self._abandon()
@@ -118,6 +144,9 @@ class WorkerLoop:
         outputs: list[wire.SequenceOutput] = []
         for message in link.poll(self._patience_seconds(IDLE_POLL_SECONDS), self._wake_filenos()):
             self._receive(message, link, outputs)
+        if self._is_leaving and not self._has_said_leaving:
+            self._has_said_leaving = True
+            link.send(wire.Leaving())
         self._serve_desk()
         if self._engine.has_work:
             outputs += [self._output(update) for update in self._step() if self._is_of_gateway(update)]
@@ -127,15 +156,16 @@ class WorkerLoop:
         if self._owes_drained and self._is_idle:
             self._finish_drain(link)
 
-    def turn_alone(self, timeout_seconds: float) -> None:
-        """A turn without a gateway: wait for the desk at most so long, serve it, and step for it."""
-        if self._desk is None:
-            time.sleep(timeout_seconds)
-            return
+    def turn_alone(self, timeout_seconds: float) -> bool:
+        """A turn without a gateway: wait for the desk at most so long, serve it, and step for it.
+
+        Returns: whether this worker was asked to leave and nothing holds it.
+        """
         select.select(self._wake_filenos(), [], [], self._patience_seconds(timeout_seconds))
         self._serve_desk()
         if self._engine.has_work:
             self._step()
+        return self._is_leaving and self._is_idle
 
     def _receive(self, message: wire.ToWorker, link: Link, outputs: list[wire.SequenceOutput]) -> None:
         match message:
@@ -181,7 +211,10 @@ class WorkerLoop:
         return longest if self._desk is None else min(longest, self._desk.seconds_until_due())
 
     def _wake_filenos(self) -> Collection[int]:
-        return () if self._desk is None else self._desk.filenos()
+        filenos = [] if self._desk is None else list(self._desk.filenos())
+        if self._leave is not None and not self._leave.is_set:  # it stays readable: once is enough
+            filenos.append(self._leave.fileno())
+        return filenos
 
     def _serve_desk(self) -> None:
         if self._desk is not None:

@@ -229,7 +229,7 @@ class PrefillDesk:
 
     def _on_link(self, event: PeerEvent) -> None:
         match event:
-            case PeerConnected(link_id, hello):
+            case PeerConnected(link_id, hello, _):
                 self._on_connected(link_id, hello)
             case PeerSaid(link_id, PrefillOrder() | Abort() as message):
                 if self._is_newest(link_id, message.epoch):

@@ -22,7 +22,7 @@ from lineclear.transport.reports import Loading, ReportSink, WorkerReady
 from lineclear.worker.desk import LifeOverError
 from lineclear.worker.facts import model_facts, worker_statistics
 from lineclear.worker.handoffs import assemble
-from lineclear.worker.loop import WorkerLoop
+from lineclear.worker.loop import LeaveRequest, WorkerLoop
 from lineclear.worker.seat import Seat
 
 CONNECT_PAUSE_SECONDS = 0.05
@@ -37,8 +37,10 @@ EXIT_LIFE_OVER = 75
 logger = logging.getLogger(__name__)
 
 
-def run_worker(config: ServeConfig, seat: Seat, *, control_endpoint: str, report: ReportSink) -> None:
-    """Load, then serve for ever.
+def run_worker(
+    config: ServeConfig, seat: Seat, *, control_endpoint: str, report: ReportSink, leave: LeaveRequest | None = None
+) -> None:
+    """Load, then serve: for ever, or until asked to leave and drained.
 
     Raises:
         ConfigError: A setting that the model or the machine cannot meet.
@@ -68,12 +70,14 @@ def run_worker(config: ServeConfig, seat: Seat, *, control_endpoint: str, report
     def statistics() -> wire.WorkerStatistics:
         return worker_statistics(engine.statistics(), None if desk is None else desk.statistics())
 
-    loop = WorkerLoop(engine, statistics, desk=desk)
+    loop = WorkerLoop(engine, statistics, desk=desk, leave=leave)
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started
     try:
-        while True:
+        while not loop.has_left:
             link = _connect(endpoint, hello, config, loop)
+            if link is None:
+                return
             report(WorkerReady(facts, load_seconds))
             _serve(loop, link)
     except LifeOverError as error:
@@ -94,8 +98,8 @@ def _progress(report: ReportSink) -> OnTensor:
     return on_tensor
 
 
-def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig, loop: WorkerLoop) -> GatewayLink:
-    """Try until the gateway is there; other workers are served meanwhile."""
+def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig, loop: WorkerLoop) -> GatewayLink | None:
+    """Try until the gateway is there, or this worker may leave; other workers are served meanwhile."""
     next_attempt = 0.0
     while True:
         if time.monotonic() >= next_attempt:
@@ -104,7 +108,8 @@ def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig, l
             except OSError as error:
                 logger.debug("no gateway at %s yet: %s", endpoint, error)
             next_attempt = time.monotonic() + CONNECT_PAUSE_SECONDS
-        loop.turn_alone(max(0.0, next_attempt - time.monotonic()))
+        if loop.turn_alone(max(0.0, next_attempt - time.monotonic())):
+            return None
 
 
 def _serve(loop: WorkerLoop, link: GatewayLink) -> None:

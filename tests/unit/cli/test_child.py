@@ -43,7 +43,7 @@ def test_a_child_without_a_supervisor_says_what_it_is() -> None:
     with start_child() as child:
         _, errors = child.communicate(b"", 60)
         assert child.returncode != 0
-        assert b"internal command" in errors
+        assert b"is for children of" in errors
 
 
 def test_exit_codes_in_words() -> None:
@@ -53,9 +53,13 @@ def test_exit_codes_in_words() -> None:
 
 
 @pytest.mark.parametrize("command", ["gateway", "worker"])
-def test_internal_commands_started_by_hand_explain_themselves(command: str) -> None:
+def test_a_child_that_is_started_by_hand_explains_itself(command: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "lineclear", command], input="", capture_output=True, text=True, check=False
+        [sys.executable, "-m", "lineclear", command, "--child", "x"],
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 2
-    assert "internal command" in run.stderr
+    assert "is for children of" in run.stderr

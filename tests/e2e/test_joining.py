@@ -1,0 +1,109 @@
+"""Gateway and workers that are started one by one: they find each other, and come and go while requests run."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+
+import pytest
+
+from tests.e2e.asking import Answers, ask_all, check_invariants, settled_figures
+from tests.e2e.processes import Program, running
+
+pytestmark = pytest.mark.e2e
+
+
+class Cluster:
+    """A gateway on loopback, and what has joined it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.control = f"127.0.0.1:{free.getsockname()[1]}"
+        self.gateway = self.start("gateway", "--control", self.control, "--port", "0")
+        self.url = self.gateway.wait_for(r"gateway on (http://[^,]+)")[1]
+
+    def join(self, role: str, worker_id: str, *options: str) -> Program:
+        named = ("--role", role, "--worker-id", worker_id, "--max-total-tokens", "32768")
+        worker = self.start("worker", "--join", self.control, *named, "--min-handoff-tokens", "64", *options)
+        worker.wait_for(f"{worker_id}: joined")
+        return worker
+
+    def start(self, *arguments: str) -> Program:
+        return self._stack.enter_context(running(["-m", "lineclear", *arguments]))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack)
+
+
+@pytest.mark.parametrize("mover", ["shm", "nixl"])
+def test_workers_that_joined_answer_as_one_process_does(expected: Answers, cluster: Cluster, mover: str) -> None:
+    if mover == "nixl" and find_spec("nixl_cu13") is None:
+        pytest.skip("nixl is not installed: pip install 'lineclear[nixl]'")
+    decode = cluster.join("decode", "d0", "--mover", mover)
+    cluster.join("prefill", "p0", "--mover", mover)
+    decode.wait_for("prefill instance p0, .* is connected")
+    assert asyncio.run(ask_all(cluster.url)) == expected
+    figures = settled_figures(cluster.url)
+    assert figures['lineclear_handoff_tokens_total{worker="d0"}'] > 0
+    check_invariants(cluster.url)
+
+
+def test_workers_leave_when_they_are_done_and_others_take_over(expected: Answers, cluster: Cluster) -> None:
+    leaving = [cluster.join("decode", "d0"), cluster.join("prefill", "p0")]
+    cluster.join("decode", "d1")
+    cluster.join("prefill", "p1")
+
+    def leave() -> None:
+        for worker in leaving:
+            worker.signal(signal.SIGTERM)
+
+    assert asyncio.run(ask_all(cluster.url, leave)) == expected
+    assert [worker.wait() for worker in leaving] == [0, 0]
+    assert all(worker.output[-1].endswith(": left\n") for worker in leaving)
+    figures = settled_figures(cluster.url)
+    assert figures["lineclear_workers_lost_total"] == 0
+    check_invariants(cluster.url)
+    cluster.gateway.signal(signal.SIGINT)
+    assert cluster.gateway.wait() == 0
+
+
+def test_a_gateway_that_is_started_again_finds_its_workers(expected: Answers, cluster: Cluster) -> None:
+    decode = cluster.join("decode", "d0")
+    cluster.join("prefill", "p0")
+    decode.wait_for("prefill instance p0, .* is connected")
+    cluster.gateway.signal(signal.SIGKILL)
+    cluster.gateway.wait()
+    again = cluster.start("gateway", "--control", cluster.control, "--port", "0")
+    url = again.wait_for(r"gateway on (http://[^,]+)")[1]
+    again.wait_for("workers: d0; prefill: p0")
+    assert asyncio.run(ask_all(url)) == expected
+
+
+def test_a_worker_of_another_kind_is_refused_with_the_difference(cluster: Cluster) -> None:
+    decode = cluster.join("decode", "d0")
+    prefill = cluster.join("prefill", "p0", "--block-size", "8")
+    told = r"block size: (\d+) here, (\d+) there"
+    assert decode.wait_for(told).groups() == ("16", "8")
+    assert prefill.wait_for(told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("worker", "--join", "nowhere"), "join: got 'nowhere', allowed: HOST:PORT"),
+        (("worker", "--join", "127.0.0.1:1", "--role", "chef"), "role: got 'chef', allowed: one of colocated, prefill"),
+        (("gateway", "--control", "8000"), "control: got '8000', allowed: HOST:PORT"),
+        (("worker",), "join: got None, allowed: HOST:PORT"),
+        (("gateway",), "control: got None, allowed: HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused(arguments: tuple[str, ...], error: str) -> None:
+    with running(["-m", "lineclear", *arguments]) as program:
+        assert program.wait() == 2
+        assert error in program.text
