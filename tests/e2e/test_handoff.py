@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.e2e.asking import NUM_REQUESTS, SERVE, Answers, ask_all, check_invariants, settled_figures
@@ -62,6 +63,30 @@ def test_a_prefill_instance_that_stands_still_is_done_without(expected: Answers)
         server.wait_for("prefill-0, life 2, is ready")  # the supervisor has ended the one that stands still
         settled_figures(url)
         check_invariants(url)
+
+
+@pytest.mark.e2e
+def test_what_waits_for_a_silent_instance_goes_to_another(expected: Answers, apart: Program) -> None:
+    url = apart.wait_for(r"ready on (http://\S+)")[1]
+
+    def stop() -> None:
+        os.kill(_worker_pid(apart, "prefill-0"), signal.SIGSTOP)
+
+    assert asyncio.run(ask_all(url, stop)) == expected
+    lines = httpx.get(f"{url}/metrics", timeout=PATIENCE_SECONDS).text.splitlines()
+    assert any(line.startswith("lineclear_handoffs_total") and "peer_silent" in line for line in lines)
+    os.kill(_worker_pid(apart, "prefill-0"), signal.SIGCONT)
+    settled_figures(url)
+    check_invariants(url)
+
+
+@pytest.mark.e2e
+def test_a_prefill_instance_that_keeps_dying_is_done_without(expected: Answers) -> None:
+    with running([*SERVE, "--prefill", "1", "--max-restarts", "0"]) as server:
+        server.wait_for(r"ready on (http://\S+)")
+        os.kill(_worker_pid(server, "prefill-0"), signal.SIGKILL)
+        server.wait_for("given up, decode computes all prompts from now on")
+        assert asyncio.run(ask_all(server.wait_for(r"ready on (http://\S+)")[1])) == expected
 
 
 @pytest.mark.e2e

@@ -42,7 +42,10 @@ class Announcer:
         self._facts = facts
         self._notices = notices
         self._listening: GatewayListening | None = None
-        self._worker: WorkerReady | None = None
+        self._workers: dict[str, WorkerReady] = {}
+        """Those that live and have loaded."""
+        self._num_prefill = config.handoff.prefill
+        """Prefill instances that are still to be expected."""
         self._serving = GatewayServing([])
         self._is_ready = False
         self._is_given_up = False
@@ -63,12 +66,14 @@ class Announcer:
             case Loading():
                 self._say(f"{name}: {report.stage}")
             case WorkerReady():
-                self._worker = report
-                self._say(f"{name}: loaded in {report.load_seconds:.1f} s")
+                if name not in self._workers:  # else it has only connected again
+                    self._say(f"{name}: loaded in {report.load_seconds:.1f} s")
+                self._workers[name] = report
             case GatewayListening():
                 self._listening = report
             case GatewayServing():
                 self._serving = report
+                self._is_ready = self._is_ready and self._has_all_workers
             case Failed():
                 self._is_given_up = True
             case _:
@@ -81,7 +86,7 @@ class Announcer:
         if name == "gateway":
             self._listening, self._serving = None, GatewayServing([])
         else:
-            self._worker = None
+            self._workers.pop(name, None)
 
     def on_restart(self, name: str, ending: str, wait_seconds: float, life: int) -> None:
         """A process ended by itself and is started again."""
@@ -96,6 +101,13 @@ class Announcer:
         self._is_given_up = True
         self._say(f"{name}: died ({ending}) after {num_restarts} restarts in a row; giving up", style="red")
 
+    def on_prefill_given_up(self, name: str, ending: str, num_restarts: int) -> None:
+        """A prefill instance keeps dying; the service goes on without it."""
+        self._num_prefill -= 1
+        others = "the others compute its prompts" if self._num_prefill else "decode computes all prompts from now on"
+        self._say(f"{name}: died ({ending}) after {num_restarts} restarts in a row; given up, {others}", style="red")
+        self._announce_readiness()
+
     def on_drain(self) -> None:
         """The first stop signal came."""
         seconds = self._config.supervisor.drain_seconds
@@ -107,11 +119,11 @@ class Announcer:
             self._say("lineclear stopped")
 
     def _announce_readiness(self) -> None:
-        if self._is_ready or self._listening is None or self._worker is None or not self._has_all_workers:
+        if self._is_given_up or self._is_ready or self._listening is None or not self._has_all_workers:
             return
         self._is_ready = True
         url = f"http://{authority(self._listening.host, self._listening.port)}"
-        model = self._worker.model
+        model = next(iter(self._workers.values())).model
         self._say(f"lineclear ready on {url}", style="bold green")
         self._say(
             f"  model {model.name}, KV cache {model.num_blocks * model.block_size:,} tokens, "
@@ -121,8 +133,9 @@ class Announcer:
 
     @property
     def _has_all_workers(self) -> bool:
-        handoff, serving = self._config.handoff, self._serving
-        return len(serving.worker_ids) >= handoff.decode and len(serving.prefill_ids) >= handoff.prefill
+        num_decode, serving = self._config.handoff.decode, self._serving
+        is_connected = len(serving.worker_ids) >= num_decode and len(serving.prefill_ids) >= self._num_prefill
+        return is_connected and len(self._workers) >= num_decode + self._num_prefill
 
     def _example(self, url: str, model: str) -> str:
         """A command that this model answers."""

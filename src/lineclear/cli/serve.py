@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from lineclear.cli.run_folder import run_folder
 from lineclear.cli.supervisor import Supervisor
 from lineclear.config.components import ModelSource, ServeConfig
 from lineclear.config.resolve import Resolved, Source
-from lineclear.transport.endpoint import UnixEndpoint
+from lineclear.transport.endpoint import MAX_UNIX_PATH_LEN, UnixEndpoint
 
 NO_DRAFT_LAYER = "drafting is off: the checkpoint has no draft layer"
 
@@ -31,8 +32,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
     fitted = fit_checkpoint(resolve_arguments(arguments))
     with run_folder() as folder:
+        _check_length(folder)
         endpoint = UnixEndpoint(str(folder / "control"))
         return asyncio.run(_supervise(fitted, str(endpoint)))
+
+
+def _check_length(folder: Path) -> None:
+    """Raise ConfigError if sockets in the run folder would have names that are too long, also those of later lives."""
+    longest = str(folder / "control.prefill-255.9999")
+    if len(os.fsencode(longest)) > MAX_UNIX_PATH_LEN:
+        parent = folder.parent
+        num_bytes = MAX_UNIX_PATH_LEN - len(os.fsencode(longest)) + len(os.fsencode(parent))
+        raise ConfigError("TMPDIR", parent, f"a folder whose name has at most {num_bytes} bytes: sockets lie in it")
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,10 @@ class Supervisor:
             if self._first_signal.is_set() or code == EXIT_USER_ERROR:
                 return code
             wait = policy.wait_before_restart(asyncio.get_running_loop().time() - child.started_at)
+            if wait is None and name in self._seats and self._seats[name].role is Role.PREFILL:
+                max_restarts = self._config.supervisor.max_restarts
+                self._announcer.on_prefill_given_up(name, describe_exit(code), max_restarts)
+                await asyncio.Event().wait()  # the service can do without it
             if wait is None:
                 self._announcer.on_crash_loop(name, describe_exit(code), self._config.supervisor.max_restarts)
                 return EXIT_CRASH_LOOP

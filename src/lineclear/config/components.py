@@ -143,7 +143,7 @@ class HandoffConfig:
         Option("Prompt tokens not in decode's cache from which on prefill computes them.", allowed=Range(1)),
     ] = 256
     first_token_seconds: Annotated[
-        float, Option("How long a request may wait for its first token before it fails.", allowed=Range(0.01, 86_400))
+        float, Option("How long a decode worker lets a request wait for its first token.", allowed=Range(0.01, 86_400))
     ] = 600.0
     max_attempts: Annotated[
         int, Option("Handoffs tried for one request before decode computes its prompt.", allowed=Range(1, 100))
@@ -208,3 +208,8 @@ class ServeConfig:
     handoff: HandoffConfig = field(default_factory=HandoffConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
+
+    def __post_init__(self) -> None:
+        if self.handoff.prefill and self.engine.device != "cpu":
+            allowed = f"0 on {self.engine.device}: KV is moved between memories of the CPU so far"
+            raise ConfigError("prefill", self.handoff.prefill, allowed)

@@ -156,6 +156,11 @@ class PeerLinks:
         self._send(link, message)
         return True
 
+    def seconds_silent(self, link_id: PeerLinkId) -> float:
+        """How long nothing has come on a link, heartbeats included; infinite if it has ended."""
+        times = [link.last_heard for link in self._links.values() if link.link_id == link_id]
+        return self._now() - times[0] if times else float("inf")
+
     def refuse(self, link_id: PeerLinkId, reason: str, *, ends_life: bool) -> None:
         """End a link, without an event. With `ends_life` the other end gets `LifeRefused`."""
         for link in [each for each in self._links.values() if each.link_id == link_id]:

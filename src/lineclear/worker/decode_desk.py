@@ -49,6 +49,9 @@ FIRST_ASK_SECONDS = 0.5
 LONGEST_ASK_SECONDS = 10.0
 """Questions are repeated after pauses that double from the first of these to the second."""
 
+SILENT_SECONDS = 5.0
+"""An instance that says nothing for so long, no heartbeat either, is left for another where there is one."""
+
 FENCE_GRACE_SECONDS = 0.5
 """How long a lost link may come back before the peer's life is fenced."""
 
@@ -212,6 +215,8 @@ class DecodeDesk:
             attempt.pause = min(2 * attempt.pause, LONGEST_ASK_SECONDS)
             attempt.ask_at = now + attempt.pause
             self._feed(attempt, rx.Tick())
+            if self._is_silent(attempt.instance) and self._has_other(attempt.instance):
+                self._feed(attempt, rx.Stop(FailureReason.PEER_SILENT))
 
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Take note of sequences that have their first token, or have ended."""
@@ -229,7 +234,9 @@ class DecodeDesk:
         waiting = self._waiting.get(sequence.sequence_id)
         if not open_ones or waiting is None:
             return None
-        instance = min(open_ones, key=lambda each: (self._num_tokens_until(sequence, each), each.peer))
+        instance = min(
+            open_ones, key=lambda each: (self._is_silent(each), self._num_tokens_until(sequence, each), each.peer)
+        )
         epoch = Epoch(self._worker_id, self._life, self._next_number)
         self._next_number += 1
         self._opening = _Opening(epoch, instance, start)
@@ -238,6 +245,15 @@ class DecodeDesk:
     def _takes_orders(self, instance: _Instance) -> bool:
         """Whether it is there to stay, as far as is known: one that is leaving is announced no more."""
         return instance.link_id is not None and not instance.is_fencing and instance.endpoint in self._wanted
+
+    def _has_other(self, instance: _Instance) -> bool:
+        """Whether another instance is there and heard of."""
+        others = [each for each in self._instances.values() if each is not instance and self._takes_orders(each)]
+        return any(not self._is_silent(each) for each in others)
+
+    def _is_silent(self, instance: _Instance) -> bool:
+        """Whether it has not been heard of for longer than a step takes."""
+        return instance.link_id is None or self._started.links.seconds_silent(instance.link_id) > SILENT_SECONDS
 
     def _num_tokens_until(self, sequence: Sequence, instance: _Instance) -> int:
         """What an instance would have to compute before it is done with a sequence."""

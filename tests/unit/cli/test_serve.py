@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from lineclear.base.errors import ConfigError
-from lineclear.cli.serve import NO_DRAFT_LAYER, fit_checkpoint
+from lineclear.cli.serve import NO_DRAFT_LAYER, _check_length, fit_checkpoint
+from lineclear.config.components import EngineConfig, HandoffConfig, ServeConfig
 from lineclear.config.resolve import ConfigFile, resolve
 
 
@@ -56,3 +57,14 @@ def test_a_model_is_called_by_its_directory(checkpoint: Path, monkeypatch: pytes
 def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lineclear-tiny"):
         fit_checkpoint(resolve({"model": str(tmp_path)}, None, {}))
+
+
+def test_a_folder_whose_sockets_would_have_too_long_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"TMPDIR: got .*, allowed: a folder whose name has at most \d+ bytes"):
+        _check_length(tmp_path / ("x" * 100) / "lineclear-abcdefgh")
+    _check_length(Path("/tmp/lineclear-abcdefgh"))
+
+
+def test_prefill_instances_are_refused_where_kv_cannot_be_moved() -> None:
+    with pytest.raises(ConfigError, match="prefill: got 1, allowed: 0 on cuda"):
+        ServeConfig(engine=EngineConfig(device="cuda"), handoff=HandoffConfig(prefill=1))

@@ -32,6 +32,8 @@ class FailureReason(StrEnum):
     """The first token would come too late."""
     VERDICT = "verdict"
     """The guard objects."""
+    PEER_SILENT = "peer_silent"
+    """A rank has not been heard of for a while, and another can do it."""
     PEER_LOST = "peer_lost"
     """A rank's life is believed to be over."""
     PEER_FENCED = "peer_fenced"
