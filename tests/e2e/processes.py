@@ -73,9 +73,14 @@ class Program:
 
 
 @contextmanager
-def running(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Program]:
-    """Run a program; whatever the test leaves of it and its children is killed."""
-    program = Program([sys.executable, *arguments], environment or {})
+def running(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None, *, within: Sequence[str] = ()
+) -> Iterator[Program]:
+    """Run a program; whatever the test leaves of it and its children is killed.
+
+    `within` is the command that runs it somewhere else, in place of itself.
+    """
+    program = Program([*within, sys.executable, *arguments], environment or {})
     watched: set[int] = set()
     try:
         yield program
