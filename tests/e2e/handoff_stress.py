@@ -1,0 +1,143 @@
+"""Many handoffs between real processes: slow movers, a pool that is reused at once, clients that leave.
+
+    python -m tests.e2e.handoff_stress --requests 10000 [--mover nixl] [--unsafe] [--json FILE]
+
+Prints one `name: value unit` line a figure. With `--unsafe` decode takes news for proof, so that wrong answers appear:
+what the rule is there for.
+"""
+
+import argparse
+import asyncio
+import random
+import socket
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from lineclear.evaluation.figures import Figure, write_figures
+from tests.e2e.asking import SERVE, check_invariants, settled_figures
+from tests.e2e.processes import running
+
+NUM_PROMPTS = 64
+MAX_TOKENS = 6
+LEAVING_SHARE = 0.2
+NUM_CLIENTS = 16
+POOL_TOKENS = 3072
+"""A few prompts fill it."""
+
+
+def _prompts() -> list[list[int]]:
+    rng = random.Random(7)
+    return [[rng.randrange(300, 2000) for _ in range(rng.randint(90, 400))] for _ in range(NUM_PROMPTS)]
+
+
+def _expected(prompts: list[list[int]]) -> list[list[str]]:
+    """What one process answers, undisturbed."""
+    with running(SERVE) as server, httpx.Client(base_url=server.wait_for(r"ready on (http://\S+)")[1]) as http:
+        return [_tokens(http.post("/v1/completions", json=_body(prompt), timeout=120)) for prompt in prompts]
+
+
+def _body(prompt: list[int]) -> dict[str, Any]:
+    return {"prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True, "logprobs": 0}
+
+
+def _tokens(response: httpx.Response) -> list[str]:
+    return response.json()["choices"][0]["logprobs"]["tokens"]
+
+
+def stress(num_requests: int, mover: str, *, is_safe: bool = True) -> list[Figure]:
+    """Run so many requests, and judge every answer."""
+    prompts = _prompts()
+    expected = _expected(prompts)
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as free:
+        control = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        gateway = stack.enter_context(
+            running(["-m", "lineclear", "gateway", "--control", control, "--port", "0", "--log-level", "warning"])
+        )
+        url = gateway.wait_for(r"gateway on (http://[^,]+)")[1]
+        lab = ["-m", "tests.e2e.lab_worker", *([] if is_safe else ["--unsafe"]), "worker", "--join", control]
+        lab += ["--mover", mover, "--max-total-tokens", str(POOL_TOKENS), "--min-handoff-tokens", "16"]
+        lab += ["--log-level", "error", "--no-prefix-cache"]
+        for role, worker_id in (("decode", "d0"), ("prefill", "p0")):
+            worker = stack.enter_context(running([*lab, "--role", role, "--worker-id", worker_id]))
+            worker.wait_for("joined")
+        gateway.wait_for("workers: d0; prefill: p0")
+        counts = asyncio.run(_run_clients(url, prompts, expected, num_requests))
+        figures = settled_figures(url)
+        check_invariants(url)
+    failed = sum(value for name, value in figures.items() if _is_failure(name))
+    named = {
+        "requests": counts["requests"], "answers_right": counts["right"], "answers_wrong": counts["wrong"],
+        "clients_left": counts["left"], "refused": counts["refused"], "errors": counts["errors"],
+        "handoffs_done": figures['lineclear_handoffs_total{outcome="done",worker="d0"}'], "handoffs_failed": failed,
+        "blocks_held_after": figures['lineclear_worker_blocks_held{worker="d0"}'],
+        "blocks_quarantined_after": figures['lineclear_handoff_blocks_quarantined{worker="d0"}'],
+    }  # fmt: skip
+    return [Figure(f"handoff_stress_{mover}_{name}", value) for name, value in named.items()]
+
+
+def _is_failure(name: str) -> bool:
+    return name.startswith("lineclear_handoffs_total{") and 'worker="d0"' in name and 'outcome="done"' not in name
+
+
+async def _run_clients(
+    url: str, prompts: list[list[int]], expected: list[list[str]], num_requests: int
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    async with httpx.AsyncClient(base_url=url, timeout=120) as http:
+
+        async def client(number: int) -> None:
+            rng = random.Random(number)
+            while counts["requests"] < num_requests:
+                counts["requests"] += 1
+                await _ask(http, rng, prompts, expected, counts)
+
+        await asyncio.gather(*(client(number) for number in range(NUM_CLIENTS)))
+    return counts
+
+
+async def _ask(
+    http: httpx.AsyncClient,
+    rng: random.Random,
+    prompts: list[list[int]],
+    expected: list[list[str]],
+    counts: Counter[str],
+) -> None:
+    which = rng.randrange(len(prompts))
+    patience = rng.uniform(0.0, 0.8) if rng.random() < LEAVING_SHARE else None
+    try:
+        async with asyncio.timeout(patience):
+            response = await http.post("/v1/completions", json=_body(prompts[which]))
+    except TimeoutError:
+        counts["left"] += 1
+        return
+    if response.status_code == 429:
+        counts["refused"] += 1
+        await asyncio.sleep(0.1)
+    elif response.status_code != 200:
+        counts["errors"] += 1
+    else:
+        counts["right" if _tokens(response) == expected[which] else "wrong"] += 1
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--mover", default="shm", choices=["shm", "nixl"])
+    parser.add_argument("--unsafe", action="store_true", help="without the rule: wrong answers are expected")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    figures = stress(arguments.requests, arguments.mover, is_safe=not arguments.unsafe)
+    for figure in figures:
+        print(figure.line(), flush=True)
+    if arguments.json is not None:
+        write_figures(figures, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The bounded form of `python -m tests.e2e.handoff_stress`."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.e2e.handoff_stress import stress
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("mover", ["shm", "nixl"])
+def test_no_answer_is_wrong_and_nothing_stays_behind(mover: str) -> None:
+    if mover == "nixl" and find_spec("nixl_cu13") is None:
+        pytest.skip("nixl is not installed: pip install 'lineclear[nixl]'")
+    figures = {figure.name.removeprefix(f"handoff_stress_{mover}_"): figure.value for figure in stress(120, mover)}
+    assert figures["answers_wrong"] == figures["errors"] == 0
+    assert figures["answers_right"] + figures["clients_left"] + figures["refused"] == figures["requests"]
+    assert figures["handoffs_done"] >= 60
+    assert figures["handoffs_failed"] > 0  # clients have left in the middle of one
+    assert figures["blocks_held_after"] == figures["blocks_quarantined_after"] == 0
