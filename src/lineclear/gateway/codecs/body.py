@@ -5,7 +5,7 @@ served are refused by name: see `unserved`.
 """
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
@@ -15,9 +15,14 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$?\.?(?P<path>.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(?P<name>[^`]*)`")
 
 _EXPECTED = re.compile(r"Expected (?P<allowed>.+?)(?:, got (?P<got>.+))?")
+_GOT = re.compile(r"^got [^,]*, allowed")
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 _TYPE_NAME = re.compile(r"\b(?:str|float|int|bool)\b")
 _JSON_TYPES = {"str": "string", "float": "number", "int": "integer", "bool": "boolean"}
 """The decoder's names of types, and JSON's."""
+
+MAX_SHOWN_LEN = 80
+"""Of a value in an error's text."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -104,10 +109,18 @@ def decode_body(body: bytes, kind: type[BodyT]) -> BodyT:
     except RecursionError:
         raise InvalidRequestError("the body is nested too deeply", None, "invalid_json") from None
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from None
+        raise _wrong_field(str(error), value=_decoded(body)) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         hint = " (a string holds half of a surrogate pair?)" if _SURROGATE.search(body) else ""
         raise InvalidRequestError(f"the body is not valid JSON: {error}{hint}", None, "invalid_json") from None
+
+
+def _decoded(body: bytes) -> object:
+    """The body without types; None if what follows its first fault is not JSON."""
+    try:
+        return msgspec.json.decode(body)
+    except (RecursionError, msgspec.DecodeError, UnicodeError):
+        return None
 
 
 def _refuse_too_many_values(body: bytes) -> None:
@@ -127,13 +140,17 @@ def convert_field(value: object, kind: type[BodyT], path: str) -> BodyT:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error), path) from None
+        raise _wrong_field(str(error), path, value=value) from None
 
 
-def _wrong_field(message: str, parent: str = "") -> InvalidRequestError:
+def _wrong_field(message: str, parent: str = "", *, value: object) -> InvalidRequestError:
+    """The error of the decoder in our words; `value` is what the path in it starts from."""
     found = _PATH.search(message)
     path = found["path"] if found else ""
     reason = _in_our_words(message[: found.start()] if found else message)
+    shown = _scalar_at(value, path) if found and "[...]" not in found[0] and "`key` in" not in found[0] else None
+    if shown is not None:
+        reason = _GOT.sub(lambda _: f"got {shown}, allowed", reason)
     missing = _MISSING.search(message)
     names = [name for name in (parent, path, missing["name"] if missing else "") if name]
     param = ".".join(names).replace(".[", "[") or None
@@ -155,6 +172,21 @@ def _out_of_bounds(allowed: str) -> str:
     if "of length >=" in allowed:
         return "a shorter one"
     return "a longer one" if "of length <=" in allowed else "another value"
+
+
+def _scalar_at(value: object, path: str) -> str | None:
+    """A string, number, truth value or null in a decoded body, as JSON; None where there is something else."""
+    for index, name in _STEP.findall(path):
+        if index and isinstance(value, list):
+            value = cast("list[object]", value)[int(index)]
+        elif name and isinstance(value, dict) and name in value:
+            value = cast("dict[str, object]", value)[name]
+        else:
+            return None
+    if value is not None and not isinstance(value, str | int | float):
+        return None
+    shown = msgspec.json.encode(value[: MAX_SHOWN_LEN + 1] if isinstance(value, str) else value).decode()
+    return shown if len(shown) <= MAX_SHOWN_LEN else f"{shown[:MAX_SHOWN_LEN]}…"
 
 
 JsonValue = Any

@@ -15,11 +15,15 @@ from lineclear.gateway.errors import InvalidRequestError
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        (b'{"temperature": "hot"}', "temperature", "temperature: got string, allowed: number | null"),
+        (b'{"temperature": "hot"}', "temperature", 'temperature: got "hot", allowed: number | null'),
         (b'{"logit_bias": {"x": 1}}', "logit_bias", "logit_bias: "),
         (b'{"logit_bias": {"1": "x"}}', "logit_bias", "logit_bias: "),
-        (b'{"stop": ["a", ""]}', "stop[1]", "stop[1]: "),
-        (b'{"stop": ""}', "stop", "stop: got a shorter one, allowed: string of length >= 1"),
+        (b'{"stop": ["a", ""]}', "stop[1]", 'stop[1]: got "", allowed: string of length >= 1'),
+        (b'{"n": 1.5}', "n", "n: got 1.5, allowed: integer | null"),
+        (b'{"top_p": true}', "top_p", "top_p: got true, allowed: number | null"),
+        (b'{"seed": "' + b"1" * 500 + b'"}', "seed", 'seed: got "' + "1" * 79 + "…, allowed: integer | null"),
+        (b'{"seed": [1]}', "seed", "seed: got array, allowed: integer | null"),
+        (b'{"stop": ""}', "stop", 'stop: got "", allowed: string of length >= 1'),
         (
             b'{"stop": ["a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a", "a"]}',
             "stop",
@@ -27,6 +31,7 @@ from lineclear.gateway.errors import InvalidRequestError
         ),
         (b'{"stream_options": {"include_usage": 1}}', "stream_options.include_usage", "stream_options.include_usage: "),
         (b"[]", None, "got array, allowed: object"),
+        (b'{"temperature": "hot", !', "temperature", "temperature: got string, allowed: number | null"),
     ],
 )
 def test_wrong_types(body: bytes, param: str | None, message: str) -> None:
