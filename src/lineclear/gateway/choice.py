@@ -209,7 +209,8 @@ class ChoiceAssembler:
 
     def _end(self, output: SequenceOutput, parts: list[Part]) -> str | int | None:
         if output.finish_reason in {"error", "cancelled"}:
-            raise GenerationError(f"the worker ended the request: {output.error or output.finish_reason}")
+            message = f"the worker ended the request: {output.error or output.finish_reason}"
+            raise GenerationError(message, None, "generation_failed")
         is_cut = output.finish_reason == "length"
         self._parse([*self._read_text(self._detokenizer.flush()), *self._scanner.flush()], parts)
         for part in [] if self._finish else self._tool_calls.finish(is_cut=is_cut):
