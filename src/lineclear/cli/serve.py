@@ -32,14 +32,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
     fitted = fit_checkpoint(resolve_arguments(arguments))
     with run_folder() as folder:
-        _check_length(folder)
+        _check_length(folder, fitted.config.handoff.prefill)
         endpoint = UnixEndpoint(str(folder / "control"))
         return asyncio.run(_supervise(fitted, str(endpoint)))
 
 
-def _check_length(folder: Path) -> None:
+def _check_length(folder: Path, num_prefill: int) -> None:
     """Raise ConfigError if sockets in the run folder would have names that are too long, also those of later lives."""
-    longest = str(folder / "control.prefill-255.9999")
+    longest = str(folder / (f"control.prefill-{num_prefill - 1}.9999" if num_prefill else "control"))
     if len(os.fsencode(longest)) > MAX_UNIX_PATH_LEN:
         parent = folder.parent
         num_bytes = MAX_UNIX_PATH_LEN - len(os.fsencode(longest)) + len(os.fsencode(parent))

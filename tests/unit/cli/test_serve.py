@@ -61,8 +61,12 @@ def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_whose_sockets_would_have_too_long_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"TMPDIR: got .*, allowed: a folder whose name has at most \d+ bytes"):
-        _check_length(tmp_path / ("x" * 100) / "lineclear-abcdefgh")
-    _check_length(Path("/tmp/lineclear-abcdefgh"))
+        _check_length(tmp_path / ("x" * 100) / "lineclear-abcdefgh", num_prefill=0)
+    folder = Path("/" + "x" * 70) / "lineclear-abc"
+    _check_length(folder, num_prefill=0)
+    with pytest.raises(ConfigError, match="at most 62 bytes"):
+        _check_length(folder, num_prefill=100)
+    _check_length(Path("/tmp/lineclear-abcdefgh"), num_prefill=256)
 
 
 def test_prefill_instances_are_refused_where_kv_cannot_be_moved() -> None:
