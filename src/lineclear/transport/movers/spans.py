@@ -30,6 +30,8 @@ def checked_runs(spans: Sequence[Span], source_bytes: int, destination_bytes: in
         SpanError: A span is outside, or no numbers.
     """
     try:
+        if set(map(len, spans)) - {3}:
+            raise SpanError("spans that are not three numbers each")
         numbers = itertools.chain.from_iterable(spans)
         runs = np.fromiter(numbers, dtype=np.int64, count=3 * len(spans)).reshape(-1, 3)
     except (OverflowError, TypeError, ValueError) as error:

@@ -1,4 +1,5 @@
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -70,3 +71,9 @@ def test_a_span_outside_is_named_with_its_side(span: Span, side: str) -> None:
 def test_what_are_no_numbers_are_no_spans(wrong: list[tuple[object, ...]]) -> None:
     with pytest.raises(SpanError):
         checked_runs(wrong, SIZE, SIZE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spans", [[(1, 2, 3, 4), (5, 6)], [(1, 2)], [(1, 2, 3, 4)], [5]])
+def test_spans_of_another_shape_are_refused_and_not_read_as_if_in_a_row(spans: list[Any]) -> None:
+    with pytest.raises(SpanError):
+        checked_runs(spans, 100, 100)
