@@ -115,8 +115,8 @@ class PrefillSide:
         self.links = PeerLinks(lambda: hello, LINK, world.now)
         self.endpoint = self.links.listen(UnixEndpoint(str(world.folder / f"prefill-{life}")))
         peer = Peer(WorkerId("prefill-0"), 0, life)
-        self.desk = PrefillDesk(peer, self.links, self.writer, layout, VOCAB_SIZE, world.now)
-        self.desk.start(self.engine, self.engine.scheduler)
+        scheduler = self.engine.scheduler
+        self.desk = PrefillDesk(peer, self.links, self.writer, layout, VOCAB_SIZE, self.engine, scheduler, world.now)
 
 
 class HandoffWorld:

@@ -5,9 +5,10 @@ between, so that equal keys mean equal prefixes. The oldest are forgotten. What 
 else: the instance looks into its own tree.
 """
 
+import itertools
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from hashlib import blake2b
 
 STRIDE = 256
@@ -23,26 +24,24 @@ class Affinity:
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, None] = OrderedDict()
 
-    def note(self, tokens: "array[int]") -> None:
-        """The instance is sent a prompt."""
-        for key in _keys(tokens):
+    def note(self, keys: Iterable[bytes]) -> None:
+        """The instance is sent the prompt with these `prefix_keys`."""
+        for key in keys:
             self._keys[key] = None
             self._keys.move_to_end(key)
         while len(self._keys) > MAX_KEYS:
             self._keys.popitem(last=False)
 
-    def num_known(self, tokens: "array[int]") -> int:
+    def num_known(self, keys: Iterable[bytes]) -> int:
         """How many tokens of a prompt it has been sent before, from the first on, to the last whole stride."""
-        num_known = 0
-        for key in _keys(tokens):
-            if key not in self._keys:
-                break
-            num_known += STRIDE
-        return num_known
+        return STRIDE * sum(1 for _ in itertools.takewhile(self._keys.__contains__, keys))
 
 
-def _keys(tokens: "array[int]") -> Iterator[bytes]:
+def prefix_keys(tokens: "array[int]") -> list[bytes]:
+    """The keys of a prompt's prefixes, shortest first. Cost: proportional to its length; once for all instances."""
+    keys: list[bytes] = []
     key = b""
     for start in range(0, len(tokens) - STRIDE + 1, STRIDE):
         key = blake2b(key + tokens[start : start + STRIDE].tobytes(), digest_size=16).digest()
-        yield key
+        keys.append(key)
+    return keys

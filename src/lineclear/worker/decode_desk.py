@@ -42,7 +42,7 @@ from lineclear.transport.peer_links import (
     PeerLost,
     PeerSaid,
 )
-from lineclear.worker.affinity import Affinity
+from lineclear.worker.affinity import Affinity, prefix_keys
 from lineclear.worker.desk import LifeOverError
 
 FIRST_ASK_SECONDS = 0.5
@@ -113,6 +113,7 @@ class _Opening:
     epoch: Epoch
     instance: _Instance
     start: int
+    prefix_keys: list[bytes]
 
 
 @dataclass(slots=True)
@@ -234,12 +235,17 @@ class DecodeDesk:
         waiting = self._waiting.get(sequence.sequence_id)
         if not open_ones or waiting is None:
             return None
-        instance = min(
-            open_ones, key=lambda each: (self._is_silent(each), self._num_tokens_until(sequence, each), each.peer)
-        )
+        keys = prefix_keys(sequence.tokens)
+
+        def cost(each: _Instance) -> tuple[bool, int, Peer]:
+            """Who answers first, and among those who has least to compute until it is done with this."""
+            num_until = each.num_tokens + sequence.num_tokens - each.affinity.num_known(keys)
+            return self._is_silent(each), num_until, each.peer
+
+        instance = min(open_ones, key=cost)
         epoch = Epoch(self._worker_id, self._life, self._next_number)
         self._next_number += 1
-        self._opening = _Opening(epoch, instance, start)
+        self._opening = _Opening(epoch, instance, start, keys)
         return (_writer(epoch, instance.peer),)
 
     def _takes_orders(self, instance: _Instance) -> bool:
@@ -254,10 +260,6 @@ class DecodeDesk:
     def _is_silent(self, instance: _Instance) -> bool:
         """Whether it has not been heard of for longer than a step takes."""
         return instance.link_id is None or self._started.links.seconds_silent(instance.link_id) > SILENT_SECONDS
-
-    def _num_tokens_until(self, sequence: Sequence, instance: _Instance) -> int:
-        """What an instance would have to compute before it is done with a sequence."""
-        return instance.num_tokens + sequence.num_tokens - instance.affinity.num_known(sequence.tokens)
 
     def begin(self, sequence: Sequence) -> None:
         """Send the order; see `Prefillers`."""
@@ -276,7 +278,7 @@ class DecodeDesk:
         attempt = _Attempt(receiver, opening.instance, sequence.sequence_id, self._now() + FIRST_ASK_SECONDS)
         self._attempts[opening.epoch] = attempt
         opening.instance.num_tokens += attempt.num_tokens
-        opening.instance.affinity.note(sequence.tokens)
+        opening.instance.affinity.note(opening.prefix_keys)
         waiting = self._waiting[sequence.sequence_id]
         waiting.num_attempts += 1
         waiting.epoch = opening.epoch

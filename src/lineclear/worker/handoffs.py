@@ -72,8 +72,8 @@ def _assemble_prefill(config: ServeConfig, seat: Seat, mover: Mover, on_tensor: 
     links = _open_links(config, seat, layout, writer.identity)
     endpoint = _listen(links, parse_endpoint(seat.peer_endpoint))
     vocab_size = load_config(Path(config.source.model)).vocab_size
-    desk = PrefillDesk(Peer(WorkerId(seat.worker_id), 0, seat.life), links, writer, layout, vocab_size)
-    desk.start(engine, engine.scheduler)
+    peer = Peer(WorkerId(seat.worker_id), 0, seat.life)
+    desk = PrefillDesk(peer, links, writer, layout, vocab_size, engine, engine.scheduler)
     return Assembly(engine, desk, str(endpoint))
 
 

@@ -111,6 +111,7 @@ class PrefillDesk:
         writer: reads from the engine's KV memory.
         layout: of that memory.
         vocab_size: token ids are below it.
+        engine, blocks: what computes, and its scheduler.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class PrefillDesk:
         writer: Writer,
         layout: Layout,
         vocab_size: int,
+        engine: SourceEngine,
+        blocks: SourceBlocks,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sender = tx.Sender(peer)
@@ -128,8 +131,8 @@ class PrefillDesk:
         self._layout = layout
         self._vocab_size = vocab_size
         self._now = now
-        self._engine: SourceEngine | None = None
-        self._blocks: SourceBlocks | None = None
+        self._engine = engine
+        self._blocks = blocks
         self._decodes: dict[WorkerId, _Decode] = {}
         self._jobs: dict[Epoch, _Job] = {}
         self._epochs: dict[SequenceId, Epoch] = {}
@@ -141,10 +144,6 @@ class PrefillDesk:
         self._num_done = 0
         self._num_tokens = 0
         self._num_failed: dict[str, int] = {}
-
-    def start(self, engine: SourceEngine, blocks: SourceBlocks) -> None:
-        """Take the engine that computes, and its scheduler."""
-        self._engine, self._blocks = engine, blocks
 
     def filenos(self) -> Collection[int]:
         """Links and writer."""
@@ -284,7 +283,7 @@ class PrefillDesk:
             case tx.BeginPrefill(epoch, work):
                 self._begin(epoch, work)
             case tx.StopPrefill(epoch):
-                self._the_engine.cancel(self._jobs[epoch].sequence_id)
+                self._engine.cancel(self._jobs[epoch].sequence_id)
             case tx.PostWrite():
                 self._post(effect)
             case tx.ReleaseSource(epoch):
@@ -311,7 +310,7 @@ class PrefillDesk:
             return
         self._epochs[sequence_id] = epoch
         sampling = SamplingParams(max_tokens=1)
-        self._the_engine.submit(Sequence(sequence_id, work.prompt_token_ids, sampling, reader=reader))
+        self._engine.submit(Sequence(sequence_id, work.prompt_token_ids, sampling, reader=reader))
 
     def _what_is_wrong(self, work: PrefillWork, layout: Layout) -> str | None:
         largest = max(work.prompt_token_ids)
@@ -332,7 +331,7 @@ class PrefillDesk:
         job = self._jobs[write.epoch]
         block_size = self._layout.block_size
         destination = [BlockId(0)] * (job.work.start // block_size) + [BlockId(each) for each in job.work.block_ids]
-        source = self._the_blocks.blocks_read(job.reader)
+        source = self._blocks.blocks_read(job.reader)
         spans = extents(self._layout, job.layout, source, destination, write.start, write.end)
         ticket = next(self._next_ticket)
         self._writes[ticket] = (write.epoch, write.write_id)
@@ -342,19 +341,9 @@ class PrefillDesk:
     def _release(self, epoch: Epoch) -> None:
         job = self._jobs.pop(epoch)
         self._epochs.pop(job.sequence_id, None)
-        self._the_blocks.end_read(job.reader)
+        self._blocks.end_read(job.reader)
         if self._sender.find_done(epoch) is None:
             self._num_failed[job.failed_by] = self._num_failed.get(job.failed_by, 0) + 1
             return
         self._num_done += 1
         self._feed(tx.Trim(MAX_DONE_RECORDS))
-
-    @property
-    def _the_engine(self) -> SourceEngine:
-        assert self._engine is not None, "the desk is not started"
-        return self._engine
-
-    @property
-    def _the_blocks(self) -> SourceBlocks:
-        assert self._blocks is not None, "the desk is not started"
-        return self._blocks
