@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lineclear.protocol.handoff import receiver as rx
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.holdings import Holdings
@@ -19,6 +18,7 @@ from lineclear.schedule.sequence import Sequence, SequenceState
 from lineclear.transport.movers.fake import FakeAdmission
 from lineclear.worker.decode_desk import DecodeDesk
 from tests.property.handoff_world import PATIENCE_SECONDS, HandoffWorld
+from tests.property.hasty_desk import HastyDesk, end_remote_write_once
 from tests.property.toy_engine import EOS, VOCAB_SIZE, reference
 
 NUM_WALKS = 60
@@ -188,23 +188,10 @@ def test_every_answer_is_right_and_ends_once_whatever_happens(walk: Callable[...
         assert outcomes[reason] >= 5, outcomes
 
 
-class HastyDesk(DecodeDesk):
-    """Takes news for proof: blocks are free as soon as an attempt has failed."""
-
-    def _perform(self, attempt: object, effect: rx.ReceiverEffect) -> None:
-        super()._perform(attempt, effect)
-        if isinstance(effect, rx.Failed):
-            for peer in attempt.receiver.unproven:
-                super()._perform(attempt, rx.ReleaseWriter(effect.epoch, peer))
-
-
 def test_the_walks_find_blocks_that_are_free_too_early(
     walk: Callable[..., Walk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Holdings.end_remote_write
-    monkeypatch.setattr(
-        Holdings, "end_remote_write", lambda self, writer: writer in self._remote and real(self, writer)
-    )
+    monkeypatch.setattr(Holdings, "end_remote_write", end_remote_write_once)
     assert _finds_a_fault(walk, HastyDesk)
 
 

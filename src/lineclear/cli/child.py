@@ -58,10 +58,14 @@ def begin_child(start_type: type[StartT]) -> tuple[StartT, ReportSink]:
     _die_with_parent()
     start = _read_start(start_type)
     threading.Thread(target=_exit_when_orphaned, name="orphan-watch", daemon=True).start()
-    logging.basicConfig(
-        level=start.config.supervisor.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    start_logging(start.config)
     return start, _report_sink()
+
+
+def start_logging(config: ServeConfig) -> None:
+    """Let records of a gateway or worker process go to stderr."""
+    level = config.supervisor.log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 @contextmanager

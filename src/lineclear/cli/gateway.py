@@ -1,14 +1,13 @@
 """`lineclear gateway`: the gateway process, alone for workers that join it, or as a child of `lineclear serve`."""
 
 import argparse
-import logging
 import signal
 
 from lineclear.cli.announcer import authority
-from lineclear.cli.child import GatewayStart, begin_child, reporting_failure
+from lineclear.cli.child import GatewayStart, begin_child, reporting_failure, start_logging
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
 from lineclear.cli.serve import fit_checkpoint
-from lineclear.cli.standalone import LOG_FORMAT, control_endpoint
+from lineclear.cli.standalone import control_endpoint
 from lineclear.gateway.process import run_gateway
 from lineclear.transport.reports import GatewayListening, GatewayServing, Report
 
@@ -36,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_alone(arguments: argparse.Namespace) -> int:
     config = fit_checkpoint(resolve_arguments(arguments)).config
     endpoint = control_endpoint("control", arguments.control)
-    logging.basicConfig(level=config.supervisor.log_level.upper(), format=LOG_FORMAT)
+    start_logging(config)
 
     def report(report: Report) -> None:
         match report:

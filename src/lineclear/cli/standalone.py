@@ -1,6 +1,5 @@
 """What a gateway or a worker needs that is started alone, without a supervisor."""
 
-import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -9,8 +8,7 @@ from typing import Self
 
 from lineclear.base.errors import ConfigError
 from lineclear.transport.endpoint import TcpEndpoint, parse_endpoint
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+from lineclear.transport.movers.bell import Bell
 
 
 def control_endpoint(flag: str, text: str | None) -> TcpEndpoint:
@@ -48,7 +46,7 @@ class Stop:
 
     def __init__(self, signals: Sequence[int]) -> None:
         self._signals = signals
-        self._heard, self._rung = os.pipe()
+        self._bell = Bell()
         self.is_set = False
 
     def __enter__(self) -> Self:
@@ -59,15 +57,14 @@ class Stop:
     def __exit__(self, *_: object) -> None:
         for number in self._signals:
             signal.signal(number, signal.SIG_DFL)
-        os.close(self._heard)
-        os.close(self._rung)
+        self._bell.close()
 
     def fileno(self) -> int:
         """Readable from the first signal on."""
-        return self._heard
+        return self._bell.fileno()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.is_set = True
-        os.write(self._rung, b"!")
+        self._bell.ring()
         for number in self._signals:
             signal.signal(number, signal.SIG_DFL)

@@ -1,17 +1,16 @@
 """`lineclear worker`: a worker process, alone and joining a gateway, or as a child of `lineclear serve`."""
 
 import argparse
-import logging
 import os
 import platform
 import signal
 import time
 
 from lineclear.base.errors import ConfigError
-from lineclear.cli.child import WorkerStart, begin_child, reporting_failure
+from lineclear.cli.child import WorkerStart, begin_child, reporting_failure, start_logging
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
 from lineclear.cli.serve import fit_checkpoint
-from lineclear.cli.standalone import LOG_FORMAT, Stop, address_towards, control_endpoint
+from lineclear.cli.standalone import Stop, address_towards, control_endpoint
 from lineclear.protocol.roles import Role
 from lineclear.transport.endpoint import TcpEndpoint
 from lineclear.transport.reports import Loading, Report, WorkerReady
@@ -48,7 +47,7 @@ def _run_alone(arguments: argparse.Namespace) -> int:
     config = fit_checkpoint(resolve_arguments(arguments)).config
     gateway = control_endpoint("join", arguments.join)
     role = _role(arguments.role)
-    logging.basicConfig(level=config.supervisor.log_level.upper(), format=LOG_FORMAT)
+    start_logging(config)
     worker_id = arguments.worker_id or f"{role}-{platform.node()}-{os.getpid()}"
     life = time.time_ns() // 1_000_000  # one that is started again under its name has a larger one
     peer_host = arguments.peer_host or address_towards(gateway)
