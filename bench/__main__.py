@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from bench.speed import Speed
-from lineclear.evaluation.figures import Figure, write_figures
+from lineclear.evaluation.figures import print_figures
 
 
 def main() -> None:
@@ -19,13 +19,7 @@ def main() -> None:
     unknown = set(names) - set(measurements)
     if unknown:
         parser.error(f"--only: no figure {sorted(unknown)}; there are {', '.join(measurements)}")
-    figures: list[Figure] = []
-    for name in names:
-        for figure in measurements[name]():
-            print(figure.line(), flush=True)
-            figures.append(figure)
-    if arguments.json is not None:
-        write_figures(figures, arguments.json)
+    print_figures((figure for name in names for figure in measurements[name]()), arguments.json)
 
 
 if __name__ == "__main__":

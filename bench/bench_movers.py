@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from lineclear.evaluation.figures import Figure, write_figures
+from lineclear.evaluation.figures import Figure, print_figures
 from lineclear.transport.movers.kinds import MoverKind, open_mover
 from lineclear.transport.movers.mover import Memory, MoverError, Outcome, Span, Writer
 
@@ -161,18 +161,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=MOVERS, default=MOVERS, help="measure these only")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    figures: list[Figure] = []
-    for kind in arguments.only:
-        try:
-            open_mover(kind)
-        except MoverError as error:
-            print(f"{kind} is left out: {error}")
-            continue
-        for figure in measure(kind):
-            print(figure.line(), flush=True)
-            figures.append(figure)
-    if arguments.json is not None:
-        write_figures(figures, arguments.json)
+    print_figures((figure for kind in arguments.only if _is_there(kind) for figure in measure(kind)), arguments.json)
+
+
+def _is_there(kind: MoverKind) -> bool:
+    try:
+        open_mover(kind)
+    except MoverError as error:
+        print(f"{kind} is left out: {error}")
+        return False
+    return True
 
 
 if __name__ == "__main__":

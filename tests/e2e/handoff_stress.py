@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from lineclear.evaluation.figures import Figure, write_figures
+from lineclear.evaluation.figures import Figure, print_figures
 from tests.e2e.asking import SERVE, check_invariants, settled_figures
 from tests.e2e.processes import running
 
@@ -132,11 +132,7 @@ def main() -> None:
     parser.add_argument("--unsafe", action="store_true", help="without the rule: wrong answers are expected")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    figures = stress(arguments.requests, arguments.mover, is_safe=not arguments.unsafe)
-    for figure in figures:
-        print(figure.line(), flush=True)
-    if arguments.json is not None:
-        write_figures(figures, arguments.json)
+    print_figures(stress(arguments.requests, arguments.mover, is_safe=not arguments.unsafe), arguments.json)
 
 
 if __name__ == "__main__":

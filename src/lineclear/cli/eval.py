@@ -9,7 +9,7 @@ from lineclear.cli.argument_types import count, output_file
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
 from lineclear.cli.serve import fit_checkpoint
 from lineclear.evaluation.bundled import BundledEvaluation, EvaluationSize
-from lineclear.evaluation.figures import Figure, write_figures
+from lineclear.evaluation.figures import print_figures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,10 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
     for notice in fitted.notices:
         print(notice, file=sys.stderr)
     size = replace(EvaluationSize(), num_edit_tasks=arguments.edit_tasks, num_code_prompts=arguments.code_prompts)
-    figures: list[Figure] = []
-    for figure in BundledEvaluation(Path(config.source.model), config.engine, size).run():
-        print(figure.line(), flush=True)
-        figures.append(figure)
-    if arguments.json is not None:
-        write_figures(figures, arguments.json)
+    print_figures(BundledEvaluation(Path(config.source.model), config.engine, size).run(), arguments.json)
     return 0

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lineclear.cli.argument_types import output_file
-from lineclear.evaluation.figures import Figure, write_figures
+from lineclear.evaluation.figures import Figure, print_figures
 from lineclear.testing.handoff.catalogue import BOUNDED, FULL
 from lineclear.testing.handoff.controls import HARMLESS, MUST_BE_FOUND
 from lineclear.testing.handoff.proof import Finding, OnProgress, explore_controls, explore_scenarios
@@ -51,10 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         Figure("controls_found", sum(finding.is_as_expected for finding in controls)),
         Figure("controls", len(controls)),
     ]
-    for figure in figures:
-        print(figure.line())
-    if arguments.json is not None:
-        write_figures(figures, arguments.json)
+    print_figures(figures, arguments.json)
     return 0 if all(finding.is_as_expected for finding in explored + harmless + controls) else _EXIT_DISPROVED
 
 

@@ -21,7 +21,11 @@ class Figure:
         return f"{self.name}: {shown} {self.unit}".rstrip()
 
 
-def write_figures(figures: Iterable[Figure], path: Path) -> None:
-    """Write `{name: value}` as JSON."""
-    values = {figure.name: figure.value for figure in figures}
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+def print_figures(figures: Iterable[Figure], path: Path | None) -> None:
+    """Print each figure as it comes; in the end write `{name: value}` as JSON to `path`, if there is one."""
+    values: dict[str, float] = {}
+    for figure in figures:
+        print(figure.line(), flush=True)
+        values[figure.name] = figure.value
+    if path is not None:
+        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
