@@ -36,7 +36,10 @@ def _prompts() -> list[list[int]]:
 
 def _expected(prompts: list[list[int]]) -> list[list[str]]:
     """What one process answers, undisturbed."""
-    with running(SERVE) as server, httpx.Client(base_url=server.wait_for(r"ready on (http://\S+)")[1]) as http:
+    with (
+        running([*SERVE, "--colocated"]) as server,
+        httpx.Client(base_url=server.wait_for(r"ready on (http://\S+)")[1]) as http,
+    ):
         return [_tokens(http.post("/v1/completions", json=_body(prompt), timeout=120)) for prompt in prompts]
 
 

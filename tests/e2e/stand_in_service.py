@@ -1,6 +1,6 @@
-"""The real supervisor over stand-ins for its two processes, which end as they are told to.
+"""The real supervisor over stand-ins for its three processes, which end as they are told to.
 
-Run with the environment variables STAND_IN_GATEWAY and STAND_IN_WORKER: what each of them does.
+Run with the environment variables STAND_IN_GATEWAY, STAND_IN_DECODE and STAND_IN_PREFILL: what each does.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ def gateway(behaviour: str) -> None:
         with reporting_failure(report):
             raise ConfigError("port", 4242, "a port that is free")
     report(GatewayListening("127.0.0.1", start.config.gateway.port or 4242))
-    report(GatewayServing(["worker-0"]))
+    report(GatewayServing(["decode-0"], ["prefill-0"]))
     while True:
         signal.pause()
 
@@ -71,7 +71,7 @@ def service() -> int:
         supervisor = Supervisor(
             config,
             Announcer(config, Console()),
-            f"unix:{Path(folder) / 'control'}",
+            Path(folder),
             program=(sys.executable, __file__),
         )
         try:
@@ -85,7 +85,9 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["gateway", "--child", "gateway"]:
             gateway(os.environ.get("STAND_IN_GATEWAY", ""))
-        case ["worker", "--child", "worker"]:
-            worker(os.environ.get("STAND_IN_WORKER", ""))
+        case ["worker", "--child", "decode-0"]:
+            worker(os.environ.get("STAND_IN_DECODE", ""))
+        case ["worker", "--child", "prefill-0"]:
+            worker(os.environ.get("STAND_IN_PREFILL", ""))
         case _:
             sys.exit(service())

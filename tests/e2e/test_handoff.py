@@ -52,7 +52,7 @@ def test_a_killed_worker_costs_nobody_the_answer(expected: Answers, apart: Progr
 
 @pytest.mark.e2e
 def test_a_prefill_instance_that_stands_still_is_done_without(expected: Answers) -> None:
-    arguments = [*SERVE, "--prefill", "1", "--min-handoff-tokens", "64"]
+    arguments = [*SERVE, "--min-handoff-tokens", "64"]
     with running([*arguments, "--heartbeat-seconds", "0.2", "--peer-timeout-seconds", "2"]) as server:
         url = server.wait_for(r"ready on (http://\S+)")[1]
 
@@ -82,7 +82,7 @@ def test_what_waits_for_a_silent_instance_goes_to_another(expected: Answers, apa
 
 @pytest.mark.e2e
 def test_a_prefill_instance_that_keeps_dying_is_done_without(expected: Answers) -> None:
-    with running([*SERVE, "--prefill", "1", "--max-restarts", "0"]) as server:
+    with running([*SERVE, "--max-restarts", "0"]) as server:
         server.wait_for(r"ready on (http://\S+)")
         os.kill(_worker_pid(server, "prefill-0"), signal.SIGKILL)
         server.wait_for("given up, decode computes all prompts from now on")

@@ -31,7 +31,7 @@ def test_the_first_stop_signal_ends_everything_in_order() -> None:
     with service() as program:
         assert program.wait_for(READY)[1] == "http://127.0.0.1:4242"
         children = children_by_command(program.process.pid)
-        assert set(children) == {"gateway", "worker"}
+        assert set(children) == {"gateway", "decode-0", "prefill-0"}
         program.signal(signal.SIGINT)
         assert program.wait() == 0
         for pid in children.values():
@@ -60,7 +60,7 @@ def test_a_second_stop_signal_ends_everything_at_once() -> None:
             wait_for_end(pid)
 
 
-@pytest.mark.parametrize("name", ["gateway", "worker"])
+@pytest.mark.parametrize("name", ["gateway", "decode-0", "prefill-0"])
 def test_a_killed_process_is_started_again(name: str) -> None:
     with service() as program:
         url = program.wait_for(READY)[1]
@@ -73,7 +73,7 @@ def test_a_killed_process_is_started_again(name: str) -> None:
             program.wait_for(READY)
         after = children_by_command(program.process.pid)
         assert after[name] != before[name]
-        assert len(set(after.values()) & set(before.values())) == 1
+        assert len(set(after.values()) & set(before.values())) == 2
 
 
 def test_a_worker_that_its_gateway_has_lost_for_long_is_replaced() -> None:
@@ -82,15 +82,15 @@ def test_a_worker_that_its_gateway_has_lost_for_long_is_replaced() -> None:
         children = children_by_command(program.process.pid)
         os.kill(children["gateway"], signal.SIGUSR1)
         program.wait_for("does not answer")
-        program.wait_for(r"worker: died \(killed by SIGKILL\); starting life 2")
-        wait_for_end(children["worker"])
+        program.wait_for(r"decode-0: died \(killed by SIGKILL\); starting life 2")
+        wait_for_end(children["decode-0"])
 
 
 def test_no_process_outlives_a_killed_supervisor() -> None:
     with service() as program:
         program.wait_for(READY)
         below = descendants(program.process.pid)
-        assert len(below) == 2
+        assert len(below) == 3
         program.signal(signal.SIGKILL)
         program.wait()
         for pid in below:
@@ -98,9 +98,9 @@ def test_no_process_outlives_a_killed_supervisor() -> None:
 
 
 def test_a_crash_loop_ends_the_service_with_an_error() -> None:
-    with service(worker="crash") as program:
+    with service(decode="crash") as program:
         program.wait_for("starting life 3")
-        program.wait_for(r"worker: died \(exit code 1\) after 2 restarts in a row; giving up")
+        program.wait_for(r"decode-0: died \(exit code 1\) after 2 restarts in a row; giving up")
         below = descendants(program.process.pid)
         assert program.wait() == 1
         for pid in below:
@@ -108,13 +108,13 @@ def test_a_crash_loop_ends_the_service_with_an_error() -> None:
 
 
 def test_a_users_mistake_is_not_repeated() -> None:
-    with service(worker="refuse") as program:
+    with service(decode="refuse") as program:
         assert program.wait() == 2
         assert "starting life" not in program.text
 
 
 def test_the_error_is_the_last_word_although_the_other_process_still_loads() -> None:
-    with service(gateway="fail", worker="load") as program:
+    with service(gateway="fail", decode="load") as program:
         assert program.wait() == 2
     assert program.output[-1] == "lineclear: error: port: got 4242, allowed: a port that is free\n"
     assert program.text.count("error") == 1
@@ -122,6 +122,6 @@ def test_the_error_is_the_last_word_although_the_other_process_still_loads() -> 
 
 
 def test_a_process_that_reports_nonsense_is_replaced() -> None:
-    with service(worker="babble") as program:
-        program.wait_for(r"worker: died \(killed by SIGKILL\); starting life 2")
+    with service(decode="babble") as program:
+        program.wait_for(r"decode-0: died \(killed by SIGKILL\); starting life 2")
         program.wait_for(READY)

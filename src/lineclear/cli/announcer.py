@@ -44,7 +44,7 @@ class Announcer:
         self._listening: GatewayListening | None = None
         self._workers: dict[str, WorkerReady] = {}
         """Those that live and have loaded."""
-        self._num_prefill = config.handoff.prefill
+        self._num_prefill = config.num_prefill
         """Prefill instances that are still to be expected."""
         self._serving = GatewayServing([])
         self._is_ready = False

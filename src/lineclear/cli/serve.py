@@ -15,10 +15,10 @@ from lineclear.cli.announcer import Announcer
 from lineclear.cli.checkpoint_facts import CheckpointFacts, read_checkpoint_facts
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
 from lineclear.cli.run_folder import run_folder
-from lineclear.cli.supervisor import Supervisor
+from lineclear.cli.supervisor import Supervisor, control_socket, peer_socket
 from lineclear.config.components import ModelSource, ServeConfig
 from lineclear.config.resolve import Resolved, Source
-from lineclear.transport.endpoint import MAX_UNIX_PATH_LEN, UnixEndpoint
+from lineclear.transport.endpoint import MAX_UNIX_PATH_LEN
 
 NO_DRAFT_LAYER = "drafting is off: the checkpoint has no draft layer"
 
@@ -32,14 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
     fitted = fit_checkpoint(resolve_arguments(arguments))
     with run_folder() as folder:
-        _check_length(folder, fitted.config.handoff.prefill)
-        endpoint = UnixEndpoint(str(folder / "control"))
-        return asyncio.run(_supervise(fitted, str(endpoint)))
+        _check_length(folder, fitted.config.num_prefill)
+        return asyncio.run(_supervise(fitted, folder))
 
 
 def _check_length(folder: Path, num_prefill: int) -> None:
     """Raise ConfigError if sockets in the run folder would have names that are too long, also those of later lives."""
-    longest = str(folder / (f"control.prefill-{num_prefill - 1}.9999" if num_prefill else "control"))
+    longest = peer_socket(folder, f"prefill-{num_prefill - 1}", 9999) if num_prefill else control_socket(folder)
     if len(os.fsencode(longest)) > MAX_UNIX_PATH_LEN:
         parent = folder.parent
         num_bytes = MAX_UNIX_PATH_LEN - len(os.fsencode(longest)) + len(os.fsencode(parent))
@@ -89,6 +88,6 @@ def locate_model(config: ServeConfig) -> ServeConfig:
     )
 
 
-async def _supervise(fitted: FittedConfig, control_endpoint: str) -> int:
+async def _supervise(fitted: FittedConfig, folder: Path) -> int:
     announcer = Announcer(fitted.config, Console(), fitted.facts, fitted.notices)
-    return await Supervisor(fitted.config, announcer, control_endpoint).run()
+    return await Supervisor(fitted.config, announcer, folder).run()

@@ -18,6 +18,7 @@ import itertools
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lineclear.base.errors import LineclearError
 from lineclear.cli.announcer import Announcer
@@ -28,6 +29,7 @@ from lineclear.cli.restarts import RestartPolicy
 from lineclear.cli.worker_watch import WorkerWatch
 from lineclear.config.components import ServeConfig
 from lineclear.protocol.roles import Role
+from lineclear.transport.endpoint import UnixEndpoint
 from lineclear.transport.reports import Failed, GatewayListening, GatewayServing, Report, WorkerReady
 from lineclear.worker.seat import Seat
 
@@ -45,19 +47,22 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervisor:
-    """Runs the processes of one service, each as `program` with the command `gateway` or `worker`."""
+    """Runs the processes of one service, each as `program` with the command `gateway` or `worker`.
+
+    Their sockets lie in `folder`.
+    """
 
     def __init__(
         self,
         config: ServeConfig,
         announcer: Announcer,
-        control_endpoint: str,
+        folder: Path,
         program: Sequence[str] = (sys.executable, "-m", "lineclear"),
     ) -> None:
         self._program = program
         self._config = config
         self._announcer = announcer
-        self._control_endpoint = control_endpoint
+        self._folder = folder
         self._children: dict[str, ChildProcess] = {}
         self._seats = {_name(seat, config): seat for seat in seats(config)}
         patience = config.link.peer_timeout_seconds
@@ -128,12 +133,14 @@ class Supervisor:
         raise AssertionError("lives are countless")
 
     def _start_message(self, name: str, life: int) -> GatewayStart | WorkerStart:
+        control_endpoint = str(UnixEndpoint(control_socket(self._folder)))
         if name == GATEWAY:
-            return GatewayStart(self._config, self._control_endpoint)
+            return GatewayStart(self._config, control_endpoint)
         seat = dataclasses.replace(self._seats[name], life=life)
         if seat.role is Role.PREFILL:
-            seat = dataclasses.replace(seat, peer_endpoint=f"{self._control_endpoint}.{seat.worker_id}.{life}")
-        return WorkerStart(self._config, self._control_endpoint, seat)
+            peer_endpoint = str(UnixEndpoint(peer_socket(self._folder, seat.worker_id, life)))
+            seat = dataclasses.replace(seat, peer_endpoint=peer_endpoint)
+        return WorkerStart(self._config, control_endpoint, seat)
 
     def _on_report(self, name: str, report: Report) -> None:
         if isinstance(report, GatewayListening):  # its next life must be found at the same place
@@ -182,9 +189,19 @@ class Supervisor:
             await child.wait()
 
 
+def control_socket(folder: Path) -> str:
+    """Where the gateway listens for workers, in the folder of a service."""
+    return str(folder / "control")
+
+
+def peer_socket(folder: Path, worker_id: str, life: int) -> str:
+    """Where one life of a prefill instance listens for decode workers."""
+    return str(folder / f"{worker_id}.{life}")
+
+
 def seats(config: ServeConfig) -> list[Seat]:
     """The workers of a service: those that take requests first."""
-    num_prefill, num_decode = config.handoff.prefill, config.handoff.decode
+    num_prefill, num_decode = config.num_prefill, config.handoff.decode
     share = 1 / (num_prefill + num_decode)
     role, stem = (Role.DECODE, "decode") if num_prefill else (Role.COLOCATED, "worker")
     serving = [Seat(f"{stem}-{idx}", 0, role, memory_share=share) for idx in range(num_decode)]
@@ -194,5 +211,5 @@ def seats(config: ServeConfig) -> list[Seat]:
 
 def _name(seat: Seat, config: ServeConfig) -> str:
     """What a worker is called on the terminal: one that is alone needs no number."""
-    is_alone = config.handoff.prefill == 0 and config.handoff.decode == 1
+    is_alone = config.num_prefill == 0 and config.handoff.decode == 1
     return WORKER if is_alone else seat.worker_id

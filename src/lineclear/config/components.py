@@ -131,9 +131,15 @@ class GatewayConfig:
 class HandoffConfig:
     """How prompts get from prefill instances to decode workers."""
 
+    colocated: Annotated[bool, Option("Let each worker prefill and decode, without any handoff.")] = False
     prefill: Annotated[
-        int, Option("Prefill instances beside the decode workers; 0: each worker does both.", allowed=Range(0, 256))
-    ] = 0
+        int | None,
+        Option(
+            "Prefill instances beside the decode workers; auto: one, or none on devices other than the CPU.",
+            allowed=Range(1, 256),
+            none_word="auto",
+        ),
+    ] = None
     decode: Annotated[int, Option("Decode workers, or workers that do both.", allowed=Range(1, 256))] = 1
     mover: Annotated[
         Literal["shm", "nixl"], Option("What moves KV: shared memory on one host, or NIXL (the extra `nixl`).")
@@ -151,6 +157,8 @@ class HandoffConfig:
 
     def __post_init__(self) -> None:
         check_component(self)
+        if self.colocated and self.prefill is not None:
+            raise ConfigError("prefill", self.prefill, "auto: with colocated no worker only prefills")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +218,13 @@ class ServeConfig:
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
 
     def __post_init__(self) -> None:
-        if self.handoff.prefill and self.engine.device != "cpu":
-            allowed = f"0 on {self.engine.device}: KV is moved between memories of the CPU so far"
+        if self.handoff.prefill is not None and self.engine.device != "cpu":
+            allowed = f"auto on {self.engine.device}: KV is moved between memories of the CPU so far"
             raise ConfigError("prefill", self.handoff.prefill, allowed)
+
+    @property
+    def num_prefill(self) -> int:
+        """Prefill instances of the service; 0: each worker prefills and decodes."""
+        if self.handoff.colocated or self.engine.device != "cpu":
+            return 0
+        return 1 if self.handoff.prefill is None else self.handoff.prefill

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import itertools
 
 import pytest
 from rich.console import Console
@@ -12,8 +13,9 @@ from tests.unit.transport.model_facts import FACTS
 
 READY: list[tuple[str, Report]] = [
     ("gateway", GatewayListening("127.0.0.1", 8000)),
-    ("worker", WorkerReady(FACTS, 1.5)),
-    ("gateway", GatewayServing(["worker-0"])),
+    ("decode-0", WorkerReady(FACTS, 1.5)),
+    ("prefill-0", WorkerReady(FACTS, 1.5)),
+    ("gateway", GatewayServing(["decode-0"], ["prefill-0"])),
 ]
 
 
@@ -29,11 +31,11 @@ def announce(*reports: tuple[str, Report], config: ServeConfig | None = None, fa
     return output.getvalue()
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (0, 2, 1), (2, 1, 0)])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 def test_ready_is_said_once_everything_is(order: tuple[int, ...]) -> None:
     reports = [READY[index] for index in order]
-    assert "ready" not in announce(*reports[:2])
-    assert announce(*reports, READY[2]).count("lineclear ready on http://127.0.0.1:8000\n") == 1
+    assert "ready" not in announce(*reports[:3])
+    assert announce(*reports, READY[3]).count("lineclear ready on http://127.0.0.1:8000\n") == 1
 
 
 def test_ready_names_the_model_its_pool_and_its_drafts() -> None:
@@ -69,7 +71,7 @@ def test_the_address_can_be_opened(host: str, url: str) -> None:
     assert f"ready on {url}\n" in announce(("gateway", GatewayListening(host, 80)), *READY[1:])
 
 
-@pytest.mark.parametrize(("name", "missing"), [("gateway", 0), ("worker", 1)])
+@pytest.mark.parametrize(("name", "missing"), [("gateway", 0), ("decode-0", 1), ("prefill-0", 2)])
 def test_ready_is_said_again_after_a_loss(name: str, missing: int) -> None:
     each, output = announcer()
     for role, report in READY:
@@ -80,17 +82,17 @@ def test_ready_is_said_again_after_a_loss(name: str, missing: int) -> None:
     each.on_report(*READY[missing])
     if name == "gateway":
         assert output.getvalue().count("ready on") == 1
-        each.on_report(*READY[2])
+        each.on_report(*READY[3])
     assert output.getvalue().count("ready on") == 2
 
 
 def test_progress_is_plain_lines() -> None:
-    assert announce(("worker", Loading("reading [weights]"))) == "worker: reading [weights]\n"
+    assert announce(("decode-0", Loading("reading [weights]"))) == "decode-0: reading [weights]\n"
 
 
 def test_progress_counts_as_the_worker_reports_it() -> None:
-    stages = [("worker", Loading(f"loading weights {done}/3")) for done in (1, 2, 3)]
-    assert announce(*stages).splitlines() == [f"worker: loading weights {done}/3" for done in (1, 2, 3)]
+    stages = [("decode-0", Loading(f"loading weights {done}/3")) for done in (1, 2, 3)]
+    assert announce(*stages).splitlines() == [f"decode-0: loading weights {done}/3" for done in (1, 2, 3)]
 
 
 def test_notices_follow_the_first_line() -> None:
@@ -102,10 +104,10 @@ def test_notices_follow_the_first_line() -> None:
 @pytest.mark.parametrize("report", [Loading("loading"), READY[1][1], Failed("me too")])
 def test_after_a_failure_nothing_more_is_said(report: Report) -> None:
     each, output = announcer()
-    for role, ready in (READY[0], READY[2]):
+    for role, ready in (READY[0], READY[3]):
         each.on_report(role, ready)
     each.on_report("gateway", Failed("the port is in use"))
-    each.on_report("worker", report)
+    each.on_report("decode-0", report)
     each.on_stop()
     assert not output.getvalue()
 
@@ -113,7 +115,7 @@ def test_after_a_failure_nothing_more_is_said(report: Report) -> None:
 def test_after_a_crash_loop_nothing_more_is_said() -> None:
     each, output = announcer()
     each.on_crash_loop("gateway", "exit code 1", 5)
-    each.on_report("worker", Loading("loading"))
+    each.on_report("decode-0", Loading("loading"))
     each.on_stop()
     assert output.getvalue().splitlines()[1:] == []
     assert "giving up" in output.getvalue()

@@ -5,6 +5,7 @@ import pytest
 
 from lineclear.base.errors import ConfigError
 from lineclear.cli.serve import NO_DRAFT_LAYER, _check_length, fit_checkpoint
+from lineclear.cli.supervisor import seats
 from lineclear.config.components import EngineConfig, HandoffConfig, ServeConfig
 from lineclear.config.resolve import ConfigFile, resolve
 
@@ -64,11 +65,28 @@ def test_a_folder_whose_sockets_would_have_too_long_names_is_refused(tmp_path: P
         _check_length(tmp_path / ("x" * 100) / "lineclear-abcdefgh", num_prefill=0)
     folder = Path("/" + "x" * 70) / "lineclear-abc"
     _check_length(folder, num_prefill=0)
-    with pytest.raises(ConfigError, match="at most 62 bytes"):
+    with pytest.raises(ConfigError, match="at most 70 bytes"):
         _check_length(folder, num_prefill=100)
     _check_length(Path("/tmp/lineclear-abcdefgh"), num_prefill=256)
 
 
 def test_prefill_instances_are_refused_where_kv_cannot_be_moved() -> None:
-    with pytest.raises(ConfigError, match="prefill: got 1, allowed: 0 on cuda"):
+    with pytest.raises(ConfigError, match="prefill: got 1, allowed: auto on cuda"):
         ServeConfig(engine=EngineConfig(device="cuda"), handoff=HandoffConfig(prefill=1))
+    with pytest.raises(ConfigError, match="prefill: got 2, allowed: auto: with colocated"):
+        HandoffConfig(colocated=True, prefill=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        (ServeConfig(), ["decode-0", "prefill-0"]),
+        (ServeConfig(handoff=HandoffConfig(prefill=2)), ["decode-0", "prefill-0", "prefill-1"]),
+        (ServeConfig(handoff=HandoffConfig(colocated=True)), ["worker-0"]),
+        (ServeConfig(handoff=HandoffConfig(colocated=True, decode=2)), ["worker-0", "worker-1"]),
+        (ServeConfig(engine=EngineConfig(device="cuda")), ["worker-0"]),
+    ],
+)
+def test_prefill_and_decode_are_apart_unless_told_or_impossible(config: ServeConfig, names: list[str]) -> None:
+    assert [seat.worker_id for seat in seats(config)] == names
+    assert sum(seat.memory_share for seat in seats(config)) == pytest.approx(1)
