@@ -91,7 +91,8 @@ class Pages:
         """
         self._services.ledger.check()
         has_answers = await self._services.dispatcher.questions.check_invariants(CHECK_TIMEOUT_SECONDS)
-        workers = [_checked(worker) for worker in self._services.dispatcher.workers]
+        by_name = sorted(self._services.dispatcher.workers, key=lambda worker: worker.hello.worker_id)
+        workers = [_checked(worker) for worker in by_name]
         is_ok = has_answers and all(worker["ok"] for worker in workers)
         await send_body(send, encode_json({"ok": is_ok, "workers": workers}), status=200 if is_ok else 500)
 
