@@ -14,7 +14,7 @@ from lineclear.transport.movers.mover import Mover
 from lineclear.worker import handoffs
 from tests.property.hasty_desk import HastyDesk, end_remote_write_once
 
-DELAYS = Delays(max_run_seconds=0.004, max_completion_seconds=0.05)
+DELAYS = Delays(max_run_seconds=0.001, slow_share=0.25, max_slow_seconds=1.0, max_completion_seconds=0.05)
 
 
 def _delayed(kind: MoverKind) -> Mover:

@@ -32,12 +32,16 @@ class Delays:
 
     Args:
         max_run_seconds: before each run is posted.
+        slow_share: of writes, 0 to 1, that stand still before one of their runs for up to `max_slow_seconds`.
+        max_slow_seconds: see there.
         max_completion_seconds: before each completion is reported. Completions overtake each other.
         lost_share: of completions, 0 to 1, reported as UNKNOWN instead.
         proves_late: whether what was lost is reported after another pause, and not never.
     """
 
     max_run_seconds: float = 0.0
+    slow_share: float = 0.0
+    max_slow_seconds: float = 0.0
     max_completion_seconds: float = 0.0
     lost_share: float = 0.0
     proves_late: bool = True
@@ -117,10 +121,13 @@ class _Delayer:
         except SpanError as error:
             return Completion(write.ticket, Outcome.FAILED, str(error))
         answer = self._post(write, _edges(write), orders)
-        for run in runs.tolist():
+        stands_at = self._dice.randrange(len(runs)) if len(runs) and self._is_slow() else None
+        for idx, run in enumerate(runs.tolist()):
             if answer.outcome is not Outcome.DONE:
                 break
-            self._pause(orders)
+            self._pause(orders, self._delays.max_run_seconds)
+            if idx == stands_at:
+                self._pause(orders, self._delays.max_slow_seconds)
             answer = self._post(write, [Span(*run)], orders)
         return answer
 
@@ -152,8 +159,11 @@ class _Delayer:
                 self._late.append(Completion(ticket, Outcome.FAILED, answer.reason))
         return found
 
-    def _pause(self, orders: Orders) -> None:
-        end = time.monotonic() + self._dice.uniform(0.0, self._delays.max_run_seconds)
+    def _is_slow(self) -> bool:
+        return self._delays.slow_share > 0 and self._dice.random() < self._delays.slow_share
+
+    def _pause(self, orders: Orders, max_seconds: float) -> None:
+        end = time.monotonic() + self._dice.uniform(0.0, max_seconds)
         while not orders.is_closing and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _LOOK_SECONDS))
 
