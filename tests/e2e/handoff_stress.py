@@ -81,7 +81,8 @@ def stress(num_requests: int, mover: str, *, is_safe: bool = True) -> list[Figur
     failed = sum(value for name, value in figures.items() if _is_failure(name))
     named = {
         "requests": counts["requests"], "answers_right": counts["right"], "answers_wrong": counts["wrong"],
-        "clients_left": counts["left"], "refused": counts["refused"], "timed_out": counts["timed_out"], "errors": counts["errors"],
+        "clients_left": counts["left"], "refused": counts["refused"], "timed_out": counts["timed_out"],
+        "errors": counts["errors"],
         "handoffs_done": figures['lineclear_handoffs_total{outcome="done",worker="d0"}'], "handoffs_failed": failed,
         "blocks_held_after": figures['lineclear_worker_blocks_held{worker="d0"}'],
         "blocks_quarantined_after": figures['lineclear_handoff_blocks_quarantined{worker="d0"}'],

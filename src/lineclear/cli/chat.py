@@ -1,7 +1,6 @@
 """`lineclear chat`: a conversation in the terminal with a running server, with the speed of each answer."""
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ import httpx
 from rich.console import Console
 from rich.markup import escape
 
-from lineclear.base.errors import ConfigError, PeerError
+from lineclear.base.errors import PeerError
 from lineclear.cli.argument_types import count, finite_number
 from lineclear.cli.chat_stream import (
     ChatEvent,
@@ -23,14 +22,10 @@ from lineclear.cli.chat_stream import (
     Thinking,
     ToolCall,
     chat_body,
-    read_error,
     read_events,
 )
-from lineclear.cli.server_address import read_server_address
-from lineclear.config.resolve import definitions_by_name
+from lineclear.cli.client import add_server_arguments, open_client, read_error, unreachable
 
-DEFAULT_URL = "http://127.0.0.1:8000"
-API_KEY_VARIABLE = "LINECLEAR_API_KEY"
 TIMEOUT = httpx.Timeout(600.0, connect=5.0)
 """A long prompt may take minutes before its first token."""
 
@@ -39,8 +34,7 @@ HELP = "/reset forgets the conversation, /exit leaves (so does Ctrl-D); Ctrl-C s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the server is, and how it shall answer."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"Address of the server. Default: {DEFAULT_URL}.")
-    parser.add_argument("--api-key", metavar="TEXT", help=f"Key of the server; also {API_KEY_VARIABLE}.")
+    add_server_arguments(parser)
     parser.add_argument("--system", metavar="TEXT", help="System message.")
     parser.add_argument("--temperature", type=finite_number, metavar="X", help="Default: the server's.")
     parser.add_argument(
@@ -51,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Chat until the person leaves."""
     console = Console(highlight=False)
-    address = read_server_address(arguments.url)
-    with httpx.Client(base_url=address, headers=_headers(arguments.api_key), timeout=TIMEOUT) as client:
+    with open_client(arguments, TIMEOUT) as client:
         model = _find_model(client)
+        address = str(client.base_url).rstrip("/")
         console.print(f"[bold]{escape(model)}[/] at {escape(address)}. {HELP}")
         options = {
             name: value for name in ("temperature", "max_tokens") if (value := getattr(arguments, name)) is not None
@@ -61,19 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         conversation = Conversation(_readable(arguments.system or ""))
         _converse(console, conversation, lambda: _ask(client, chat_body(model, conversation.messages, options)))
     return 0
-
-
-def _headers(api_key: str | None) -> dict[str, str]:
-    """The headers that let us in; the first of the keys where the variable has several.
-
-    Raises:
-        ConfigError: No server has such a key.
-    """
-    key = api_key or os.environ.get(API_KEY_VARIABLE, "").partition(",")[0].strip()
-    if not key:
-        return {}
-    definitions_by_name()["api_key"].check([key])
-    return {"Authorization": f"Bearer {key}"}
 
 
 @dataclass
@@ -111,8 +92,7 @@ def _find_model(client: httpx.Client) -> str:
     try:
         response = client.get("/v1/models")
     except httpx.TransportError as error:
-        allowed = f"the address of a running server; `lineclear serve` starts one ({error})"
-        raise ConfigError("url", str(client.base_url), allowed) from None
+        raise unreachable(client, error) from None
     if response.is_error:
         raise PeerError(f"{client.base_url}: {read_error(response.content, response.status_code)}")
     try:

@@ -89,14 +89,6 @@ def read_events(lines: Iterable[str]) -> Iterator[ChatEvent]:
                 return
 
 
-def read_error(body: bytes, status_code: int) -> str:
-    """What a refused request was refused for, from OpenAI's envelope if it has one."""
-    try:
-        return str(json.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"the server answers with status {status_code}"
-
-
 def _read_chunk(data: str) -> Iterator[ChatEvent]:
     try:
         chunk = cast("dict[str, Any]", json.loads(data))

@@ -30,6 +30,7 @@ class CommandEntry:
 COMMANDS = {
     "serve": CommandEntry("lineclear.cli.serve", "Serve a model over HTTP."),
     "chat": CommandEntry("lineclear.cli.chat", "Chat with a running server."),
+    "quarantine": CommandEntry("lineclear.cli.quarantine", "Show or release blocks that wait for a lost process."),
     "config": CommandEntry("lineclear.cli.config", "Print every option's value and where it came from."),
     "eval": CommandEntry("lineclear.cli.eval", "Print the bundled model's figures on held-out data."),
     "prove": CommandEntry("lineclear.cli.prove", "Explore every interleaving of the handoff."),

@@ -13,6 +13,7 @@ from lineclear.gateway.codecs.chat import ChatCodec
 from lineclear.gateway.codecs.completions import CompletionCodec
 from lineclear.gateway.middleware import ApiKeyMiddleware, ErrorMiddleware, OptionsMiddleware, RequestIdMiddleware
 from lineclear.gateway.pages import Pages
+from lineclear.gateway.quarantine import QuarantinePages
 from lineclear.gateway.serving import GenerationEndpoint, Services
 
 
@@ -30,6 +31,7 @@ class Endpoint:
 def build_app(services: Services, api_keys: tuple[str, ...]) -> Starlette:
     """The application of one gateway."""
     pages = Pages(services)
+    quarantine = QuarantinePages(services, has_api_keys=bool(api_keys))
     return Starlette(
         routes=[
             _get("/", pages.health),
@@ -39,6 +41,8 @@ def build_app(services: Services, api_keys: tuple[str, ...]) -> Starlette:
             _get("/readyz", pages.ready),
             _get("/metrics", pages.metrics),
             _get("/invariants", pages.invariants),
+            _get("/quarantine", quarantine.show),
+            _post("/quarantine/release", quarantine.release),
             _get("/v1/models", pages.models),
             _get("/v1/models/{model:path}", pages.one_model),
             _post("/tokenize", pages.tokenize),

@@ -234,6 +234,8 @@ class Dispatcher:
                 worker.is_drained = True
             case wire.InvariantsChecked():
                 worker.invariants = message
+            case wire.QuarantineReleased():
+                worker.released = message
             case wire.WorkerHello():
                 logger.error("worker %s said hello twice", worker.hello.worker_id)
             case _:

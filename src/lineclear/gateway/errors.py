@@ -4,6 +4,7 @@ ApiError
 ├── InvalidRequestError         400  the request's own mistake: field, value, what is allowed
 │   └── PromptTooLongError      400  code context_length_exceeded
 ├── UnauthorizedError           401
+├── ForbiddenError              403
 ├── NotFoundError               404
 ├── MethodNotAllowedError       405
 ├── BodyTooLargeError           413
@@ -75,6 +76,13 @@ class UnauthorizedError(ApiError):
 
     status = 401
     error_type = "authentication_error"
+
+
+class ForbiddenError(ApiError):
+    """Nobody may do this from there."""
+
+    status = 403
+    error_type = "permission_error"
 
 
 class NotFoundError(ApiError):

@@ -196,13 +196,18 @@ def _handoff_metrics(reported: list[tuple[str, HandoffStatistics]]) -> Iterator[
         yield gauge
     ended = CounterMetricFamily("lineclear_handoffs", "Handoffs by how they ended.", labels=["worker", "outcome"])
     tokens = CounterMetricFamily("lineclear_handoff_tokens", "Tokens whose KV was moved.", labels=["worker"])
+    vouched = CounterMetricFamily(
+        "lineclear_handoff_blocks_vouched", "KV blocks out of quarantine by an operator's word.", labels=["worker"]
+    )
     for worker_id, statistics in reported:
         ended.add_metric([worker_id, "done"], statistics.num_done)
         for reason, count in statistics.num_failed.items():
             ended.add_metric([worker_id, reason], count)
         tokens.add_metric([worker_id], statistics.num_tokens)
+        vouched.add_metric([worker_id], statistics.blocks_vouched)
     yield ended
     yield tokens
+    yield vouched
 
 
 def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from lineclear.base.errors import InvariantError
 from lineclear.protocol.roles import Role
-from lineclear.protocol.wire import InvariantsChecked, WorkerHello, WorkerStatistics
+from lineclear.protocol.wire import InvariantsChecked, QuarantineReleased, WorkerHello, WorkerStatistics
 
 LinkIdT = TypeVar("LinkIdT", bound=int)
 
@@ -30,6 +30,7 @@ class Worker:
     is_drained: bool = False
     statistics: WorkerStatistics | None = None
     invariants: InvariantsChecked | None = None
+    released: QuarantineReleased | None = None
 
     @property
     def takes_requests(self) -> bool:

@@ -9,6 +9,8 @@
        │ ◀─────────────────────── WorkerStatistics    │  also once a second while busy
        │ CheckInvariants ───────────────────────────▶ │
        │ ◀────────────────────── InvariantsChecked    │
+       │ ReleaseQuarantine ─────────────────────────▶ │  an operator vouches for what cannot be proven
+       │ ◀───────────────────── QuarantineReleased    │
        │ PrefillInstances ──────────────────────────▶ │  to decode workers, whenever they change
        │ ◀──────────────────────────────── Leaving    │  it wants to end: answer Drain
        │ Drain ─────────────────────────────────────▶ │  finish what is accepted, accept nothing more
@@ -89,6 +91,18 @@ class CheckInvariants(_Message, frozen=True, tag="check_invariants"):
     """Check pool, tree and scheduler; answer InvariantsChecked."""
 
 
+class ReleaseQuarantine(_Message, frozen=True, tag="release_quarantine"):
+    """An operator vouches that a life of a prefill rank can write no more; answer QuarantineReleased.
+
+    It stands for the proof that a fence could not bring. If it is not true, answers may be wrong.
+    """
+
+    worker_id: str
+    """Of the prefill instance."""
+    rank: Count
+    life: Count
+
+
 class ModelFacts(_Part, frozen=True):
     """What the gateway must know of the model behind a worker."""
 
@@ -150,6 +164,19 @@ class StepOutputs(_Message, frozen=True, tag="step_outputs"):
     outputs: list[SequenceOutput]
 
 
+class QuarantinedWriter(_Part, frozen=True):
+    """A life of a prefill rank that is lost, and not proven to write no more."""
+
+    worker_id: str
+    rank: Count
+    life: Count
+    num_handoffs: Positive
+    num_blocks: Count
+    """Blocks that wait for the proof; a block with several such writers counts for each."""
+    seconds: Seconds
+    """Since it was lost."""
+
+
 class HandoffStatistics(_Part, frozen=True):
     """Handoffs of one worker: what is open now, and totals since it started."""
 
@@ -163,6 +190,10 @@ class HandoffStatistics(_Part, frozen=True):
     """Whose KV was written from one worker to another."""
     blocks_quarantined: Count = 0
     """Blocks that wait for the proof that a lost peer can write no more; they count as held."""
+    blocks_vouched: Count = 0
+    """Blocks that left quarantine by an operator's word since the worker started."""
+    quarantine: list[QuarantinedWriter] = []
+    """Whom they wait for."""
 
 
 class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
@@ -202,8 +233,17 @@ class InvariantsChecked(_Message, frozen=True, tag="invariants_checked"):
     detail: str
 
 
-ToWorker = SubmitSequence | CancelSequence | Drain | QueryStatistics | CheckInvariants | PrefillInstances
-ToGateway = WorkerHello | StepOutputs | WorkerStatistics | Leaving | Drained | InvariantsChecked
+class QuarantineReleased(_Message, frozen=True, tag="quarantine_released"):
+    """The outcome of ReleaseQuarantine."""
+
+    num_blocks: Count
+    """Blocks that are free again, or will be when their other holders let go; 0: none waited for that life."""
+
+
+ToWorker = (
+    SubmitSequence | CancelSequence | Drain | QueryStatistics | CheckInvariants | ReleaseQuarantine | PrefillInstances
+)
+ToGateway = WorkerHello | StepOutputs | WorkerStatistics | Leaving | Drained | InvariantsChecked | QuarantineReleased
 
 _T = TypeVar("_T")
 

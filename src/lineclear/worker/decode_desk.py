@@ -7,7 +7,8 @@ instances, holds in the scheduler, sequences that go on or wait again.
 Invariants:
 1. Every attempt has a receiver until that is settled, whatever became of its sequence.
 2. An order leaves only for a peer that this memory has admitted, and never again for one whose fence was begun.
-3. A sequence that has had no token `first_token_seconds` after it was submitted ends with an error, wherever it is.
+3. A fence is proven by the mover, or an operator vouches for it; nothing else takes its place.
+4. A sequence that has had no token `first_token_seconds` after it was submitted ends with an error, wherever it is.
 
 Order: one thread calls everything, between two engine steps.
 """
@@ -27,7 +28,7 @@ from lineclear.protocol.handoff import receiver as rx
 from lineclear.protocol.handoff.hello import PeerHello
 from lineclear.protocol.handoff.messages import FailureReason, LineClear, PrefillWork, ToRank, WritesDone, WritesFailed
 from lineclear.protocol.handoff.names import Epoch, Peer, writer_number
-from lineclear.protocol.wire import HandoffStatistics
+from lineclear.protocol.wire import HandoffStatistics, QuarantinedWriter
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.scheduler import Scheduler
 from lineclear.schedule.sequence import Sequence
@@ -71,6 +72,8 @@ class _Instance:
     admission: Admission
     link_id: PeerLinkId | None
     endpoint: Endpoint | None
+    lost_at: float | None = None
+    """Since when there is no link."""
     fence_at: float | None = None
     """When to try the fence next; None while there is a link."""
     is_fencing: bool = False
@@ -120,6 +123,7 @@ class _Opening:
 class _Counts:
     num_ready: int = 0
     num_tokens: int = 0
+    num_vouched_blocks: int = 0
     failures: dict[FailureReason, int] = field(default_factory=dict[FailureReason, int])
 
 
@@ -284,6 +288,22 @@ class DecodeDesk:
         waiting.epoch = opening.epoch
         self._feed(attempt, rx.Begin())
 
+    def vouch(self, peer: Peer) -> int:
+        """An operator says that a life that is lost can write no more: it counts as fenced from now on, for good.
+
+        Returns: the blocks that waited for that proof; 0 if there are none, or if the instance is connected and will
+            answer by itself.
+        """
+        instance = self._instances.get(peer)
+        blocks = sum(len(receiver.work.block_ids) for receiver in self._unproven_of(peer))
+        if instance is None or instance.link_id is not None or not blocks:
+            return 0
+        logger.warning("an operator vouches that %s, life %d, can write no more", peer.worker_id, peer.life)
+        instance.admission.fence()  # what can be done is done, although it has proven nothing
+        self._counts.num_vouched_blocks += blocks
+        self._on_fenced(instance)
+        return blocks
+
     def statistics(self) -> HandoffStatistics:
         """What became of the attempts so far, and what is open."""
         quarantined = [each.receiver for each in self._attempts.values() if each.receiver.is_quarantined]
@@ -294,7 +314,24 @@ class DecodeDesk:
             num_failed={reason.value: count for reason, count in self._counts.failures.items()},
             num_tokens=self._counts.num_tokens,
             blocks_quarantined=sum(len(receiver.work.block_ids) for receiver in quarantined),
+            blocks_vouched=self._counts.num_vouched_blocks,
+            quarantine=[each for peer in sorted(self._instances) for each in self._quarantined_by(peer)],
         )
+
+    def _quarantined_by(self, peer: Peer) -> list[QuarantinedWriter]:
+        receivers = self._unproven_of(peer)
+        lost_at = self._instances[peer].lost_at
+        if not receivers or lost_at is None:
+            return []
+        writer = QuarantinedWriter(
+            worker_id=peer.worker_id,
+            rank=peer.rank,
+            life=peer.life,
+            num_handoffs=len(receivers),
+            num_blocks=sum(len(receiver.work.block_ids) for receiver in receivers),
+            seconds=self._now() - lost_at,
+        )
+        return [writer]
 
     def _on_link(self, event: PeerEvent) -> None:
         match event:
@@ -322,7 +359,7 @@ class DecodeDesk:
             self._started.links.refuse(link_id, f"life {peer.life} of {peer.worker_id} is fenced", ends_life=True)
             return
         if instance is not None:
-            instance.link_id, instance.fence_at = link_id, None
+            instance.link_id, instance.lost_at, instance.fence_at = link_id, None, None
             return
         try:
             admission = self._started.memory.admit(hello.writer)
@@ -344,6 +381,7 @@ class DecodeDesk:
 
     def _lose(self, instance: _Instance, *, grace_seconds: float) -> None:
         instance.link_id = None
+        instance.lost_at = self._now() if instance.lost_at is None else instance.lost_at
         instance.fence_at = self._now() + grace_seconds
         for attempt in self._attempts_with(instance.peer):
             self._feed(attempt, rx.PeerLost(instance.peer))
@@ -355,6 +393,9 @@ class DecodeDesk:
         if not instance.admission.fence():
             instance.fence_at = now + FENCE_POLL_SECONDS
             return
+        self._on_fenced(instance)
+
+    def _on_fenced(self, instance: _Instance) -> None:
         del self._instances[instance.peer]
         self._fenced.append(instance.peer)
         instance.admission.close()
@@ -371,6 +412,10 @@ class DecodeDesk:
         attempt = None if waiting.epoch is None else self._attempts.get(waiting.epoch)
         if attempt is not None:
             self._feed(attempt, rx.Stop(FailureReason.DEADLINE))
+
+    def _unproven_of(self, peer: Peer) -> list[rx.Receiver]:
+        """Those that wait for the proof that a lost peer can write no more."""
+        return [each.receiver for each in self._attempts_with(peer) if peer in each.receiver.lost]
 
     def _feed(self, attempt: _Attempt, event: rx.ReceiverEvent) -> None:
         attempt.receiver, effects = rx.step(attempt.receiver, event)

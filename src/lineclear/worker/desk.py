@@ -7,6 +7,7 @@ Everything is called by the loop's thread, between two engine steps.
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.wire import HandoffStatistics
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
@@ -54,6 +55,10 @@ class Desk(Protocol):
 
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Take in what a step brought."""
+        ...
+
+    def vouch(self, peer: Peer) -> int:
+        """An operator says that a life can write no more; how many blocks that lets out of quarantine."""
         ...
 
     def statistics(self) -> HandoffStatistics:

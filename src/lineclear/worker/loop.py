@@ -23,8 +23,9 @@ from collections.abc import Callable, Collection
 from typing import Protocol, assert_never
 
 from lineclear.base.errors import PeerError
-from lineclear.base.ids import SequenceId
+from lineclear.base.ids import SequenceId, WorkerId
 from lineclear.protocol import wire
+from lineclear.protocol.handoff.names import Peer
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
 from lineclear.worker.desk import Desk
@@ -179,6 +180,8 @@ class WorkerLoop:
                 link.send(self._read_statistics())
             case wire.CheckInvariants():
                 link.send(self._check())
+            case wire.ReleaseQuarantine():
+                link.send(wire.QuarantineReleased(num_blocks=self._release_quarantine(message)))
             case wire.PrefillInstances(endpoints=endpoints):
                 if self._desk is None:
                     raise PeerError("prefill instances were announced to a worker that computes prompts itself")
@@ -255,6 +258,11 @@ class WorkerLoop:
         except AssertionError as error:
             return wire.InvariantsChecked(ok=False, detail=str(error))
         return wire.InvariantsChecked(ok=True, detail="")
+
+    def _release_quarantine(self, message: wire.ReleaseQuarantine) -> int:
+        if self._desk is None:
+            return 0
+        return self._desk.vouch(Peer(WorkerId(message.worker_id), message.rank, message.life))
 
     def _finish_drain(self, link: Link) -> None:
         """Check and answer; an engine that is not clean ends the process.

@@ -11,9 +11,9 @@ from lineclear.cli.chat_stream import (
     Thinking,
     ToolCall,
     chat_body,
-    read_error,
     read_events,
 )
+from lineclear.cli.client import read_error
 
 
 def lines(*chunks: object) -> list[str]:

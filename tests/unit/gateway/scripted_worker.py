@@ -58,13 +58,16 @@ class ScriptedWorker:
     worker_id: str = "worker-0"
     life: int = 1
     answers_cancels: bool = True
-    figures: wire.WorkerStatistics = field(default_factory=statistics)
+    figures: wire.WorkerStatistics | None = field(default_factory=statistics)
     invariants: wire.InvariantsChecked = field(default_factory=lambda: wire.InvariantsChecked(ok=True, detail=""))
+
+    released_answer: wire.QuarantineReleased | None = None
 
     def __post_init__(self) -> None:
         self._commands: queue.Queue[wire.ToGateway | None] = queue.Queue()
         self.submitted: queue.Queue[wire.SubmitSequence] = queue.Queue()
         self.cancelled: queue.Queue[int] = queue.Queue()
+        self.released: queue.Queue[wire.ReleaseQuarantine] = queue.Queue()
         self.drained = threading.Event()
         self._open: set[int] = set()
         hello = wire.WorkerHello(
@@ -112,6 +115,11 @@ class ScriptedWorker:
             self._link.send(command)
         return True
 
+    def _send_some(self, message: wire.ToGateway | None) -> None:
+        """Send an answer; without one the worker stands still."""
+        if message is not None:
+            self._link.send(message)
+
     def _receive(self, message: wire.ToWorker) -> None:
         match message:
             case wire.SubmitSequence(sequence_id=sequence_id):
@@ -127,6 +135,9 @@ class ScriptedWorker:
                 self.drained.set()
                 self._link.send(wire.Drained())
             case wire.QueryStatistics():
-                self._link.send(self.figures)
+                self._send_some(self.figures)
             case wire.CheckInvariants():
                 self._link.send(self.invariants)
+            case wire.ReleaseQuarantine():
+                self.released.put(message)
+                self._send_some(self.released_answer)

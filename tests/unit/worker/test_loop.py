@@ -4,9 +4,13 @@ from collections.abc import Collection, Iterable
 import pytest
 
 from lineclear.base.errors import InvariantError, PeerError
+from lineclear.base.ids import WorkerId
 from lineclear.protocol import wire
 from lineclear.protocol.drafts import DraftCounts
+from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.sampling import SamplingParams
+from lineclear.schedule.plan import SequenceUpdate
+from lineclear.schedule.sequence import Sequence
 from lineclear.worker.loop import WorkerLoop
 from tests.unit.worker.stand_in import CountingEngine
 
@@ -32,6 +36,36 @@ class ScriptedLink:
     @property
     def outputs(self) -> list[wire.SequenceOutput]:
         return [output for message in self.sent if isinstance(message, wire.StepOutputs) for output in message.outputs]
+
+
+class VouchingDesk:
+    """A desk of which nothing is wanted but to take an operator's word."""
+
+    def __init__(self) -> None:
+        self.vouched: list[Peer] = []
+
+    is_settled = True
+
+    def filenos(self) -> Collection[int]:
+        return ()
+
+    def seconds_until_due(self) -> float:
+        return 60.0
+
+    def submit(self, sequence: Sequence) -> None: ...
+
+    def on_instances(self, endpoints: Collection[str]) -> None: ...
+
+    def turn(self) -> None: ...
+
+    def on_updates(self, updates: Iterable[SequenceUpdate]) -> None: ...
+
+    def vouch(self, peer: Peer) -> int:
+        self.vouched.append(peer)
+        return 5
+
+    def statistics(self) -> wire.HandoffStatistics:
+        return wire.HandoffStatistics(num_peers=0, num_open=0, num_done=0)
 
 
 def submit(sequence_id: int, *prompt: int, max_tokens: int = 2, want_draft_counts: bool = False) -> wire.SubmitSequence:
@@ -168,6 +202,19 @@ def test_invariants_are_checked_on_request() -> None:
     link = ScriptedLink([wire.CheckInvariants()])
     serve(link, engine)
     assert link.sent == [wire.InvariantsChecked(ok=False, detail="a block is lost")]
+
+
+def test_an_operators_word_reaches_the_desk() -> None:
+    release = wire.ReleaseQuarantine(worker_id="prefill-0", rank=1, life=7)
+    desk = VouchingDesk()
+    link = ScriptedLink([release])
+    with pytest.raises(ConnectionResetError):
+        WorkerLoop(CountingEngine(), lambda: STATISTICS, lambda: 0.0, desk=desk).serve(link)
+    assert desk.vouched == [Peer(WorkerId("prefill-0"), 1, 7)]
+    assert link.sent == [wire.QuarantineReleased(num_blocks=5)]
+    link = ScriptedLink([release])
+    serve(link, CountingEngine())  # one that has no handoffs
+    assert link.sent == [wire.QuarantineReleased(num_blocks=0)]
 
 
 def test_statistics_are_answered_also_when_idle() -> None:
