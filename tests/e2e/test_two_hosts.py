@@ -5,10 +5,13 @@ Needs the right to make network namespaces, and `pip install 'lineclear[nixl]'`;
 
 import asyncio
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +113,22 @@ def test_kv_goes_from_host_to_host_and_a_cut_between_them_costs_nobody_the_answe
     assert prefill.wait() != 0
     start(*_join("prefill", "there"), within=other_host.within)
     decode_again.wait_for("prefill instance there, .* is connected")
+
+
+def test_the_example_for_two_hosts_works_as_it_stands(other_host: OtherHost) -> None:  # noqa: ARG001 - skips where it cannot
+    script = Path(__file__).parents[2] / "examples" / "two-hosts.sh"
+    command = Path(sys.executable).with_name("lineclear")
+    done = subprocess.run(
+        [script],
+        env={**os.environ, "LINECLEAR": str(command)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"finish_reason":"length"' in done.stdout
+    (moved,) = re.findall(r'^lineclear_handoff_tokens_total\{worker="decode-here"\} (\S+)$', done.stdout, re.MULTILINE)
+    assert float(moved) > 1000
+    namespaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert "lineclear-other" not in namespaces
