@@ -28,7 +28,7 @@ from lineclear.transport.peer_links import PeerLinks
 from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk, LifeOverError
 from lineclear.worker.prefill_desk import PrefillDesk
-from tests.property.toy_engine import VOCAB_SIZE, ToyEngine
+from tests.property.toy_engine import EOS, VOCAB_SIZE, ToyEngine
 
 ROW_BYTES = 8
 SHAPE = (PartShape(0, "latent", ROW_BYTES), PartShape(1, "latent", ROW_BYTES))
@@ -206,3 +206,34 @@ def turn(desk: Desk, engine: ToyWorker) -> None:
     if engine.has_work:
         desk.on_updates(engine.step())
     engine.scheduler.check()
+
+
+def world_with_a_write_in_flight(folder: Path) -> HandoffWorld:
+    """A world with a prompt whose first write flies."""
+    config = ScheduleConfig(
+        max_batch_tokens=16,
+        max_running=4,
+        max_waiting=8,
+        max_model_len=40,
+        draft_tokens=0,
+        double_cost_len=100,
+        min_handoff_tokens=4,
+        eos_token_ids=frozenset({EOS}),
+    )
+    world = HandoffWorld(folder, config, block_size=4, decode_blocks=20, prefill_blocks=20)
+    until(world, lambda: world.decode_desk.statistics().num_peers == 1)
+    world.submit([1] * 12, SamplingParams(max_tokens=2, ignore_eos=True))
+    until(world, lambda: bool(world.prefill and world.prefill.writer.flying))
+    return world
+
+
+def until(world: HandoffWorld, is_so: Callable[[], bool], *, prefill: bool = True) -> None:
+    """Let time pass until something is so."""
+    for _ in range(500):
+        if is_so():
+            return
+        world.time += 0.05
+        if prefill:
+            world.turn_prefill()
+        world.turn_decode()
+    raise AssertionError("it does not come about")

@@ -1,17 +1,14 @@
 """An operator's word for a life that is lost and cannot be fenced: taken once, for that life alone, and for good."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lineclear.base.ids import WorkerId
 from lineclear.protocol.handoff.names import Peer
-from lineclear.protocol.sampling import SamplingParams
-from lineclear.schedule.config import ScheduleConfig
 from lineclear.transport.movers.fake import FakeAdmission
-from tests.property.handoff_world import HandoffWorld
-from tests.property.toy_engine import EOS
+from tests.property.handoff_world import HandoffWorld, until, world_with_a_write_in_flight
 
 LIFE = Peer(WorkerId("prefill-0"), 0, 1)
 
@@ -20,41 +17,12 @@ LIFE = Peer(WorkerId("prefill-0"), 0, 1)
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HandoffWorld]:
     """A handoff whose write has not landed, whose link is cut, and whose writer cannot be proven gone."""
     monkeypatch.setattr(FakeAdmission, "fence", lambda _: False)
-    world = _world_with_a_write_in_flight(tmp_path)
+    world = world_with_a_write_in_flight(tmp_path)
     world.decode_desk.on_instances([])  # it does not connect again
     world.cut_link()
-    _until(world, lambda: world.decode_desk.statistics().blocks_quarantined > 0, prefill=False)
+    until(world, lambda: world.decode_desk.statistics().blocks_quarantined > 0, prefill=False)
     yield world
     world.close()
-
-
-def _world_with_a_write_in_flight(folder: Path) -> HandoffWorld:
-    config = ScheduleConfig(
-        max_batch_tokens=16,
-        max_running=4,
-        max_waiting=8,
-        max_model_len=40,
-        draft_tokens=0,
-        double_cost_len=100,
-        min_handoff_tokens=4,
-        eos_token_ids=frozenset({EOS}),
-    )
-    world = HandoffWorld(folder, config, block_size=4, decode_blocks=20, prefill_blocks=20)
-    _until(world, lambda: world.decode_desk.statistics().num_peers == 1)
-    world.submit([1] * 12, SamplingParams(max_tokens=2, ignore_eos=True))
-    _until(world, lambda: bool(world.prefill and world.prefill.writer.flying))
-    return world
-
-
-def _until(world: HandoffWorld, is_so: Callable[[], bool], *, prefill: bool = True) -> None:
-    for _ in range(500):
-        if is_so():
-            return
-        world.time += 0.05
-        if prefill:
-            world.turn_prefill()
-        world.turn_decode()
-    raise AssertionError("it does not come about")
 
 
 def test_what_waits_is_told_with_the_life_it_waits_for(world: HandoffWorld) -> None:
@@ -72,7 +40,7 @@ def test_time_frees_nothing_and_the_word_frees_all(world: HandoffWorld) -> None:
         world.turn_decode()
     assert world.decode_desk.statistics().blocks_quarantined == 3
     assert world.decode_desk.vouch(LIFE) == 3
-    _until(world, lambda: not world.decode.has_work, prefill=False)
+    until(world, lambda: not world.decode.has_work, prefill=False)
     statistics = world.decode_desk.statistics()
     assert (statistics.blocks_quarantined, statistics.blocks_vouched, statistics.num_open) == (0, 3, 0)
     assert statistics.quarantine == []
@@ -104,7 +72,7 @@ def test_the_word_is_for_good(world: HandoffWorld) -> None:
 
 
 def test_an_instance_that_is_connected_answers_by_itself(tmp_path: Path) -> None:
-    world = _world_with_a_write_in_flight(tmp_path)
+    world = world_with_a_write_in_flight(tmp_path)
     assert world.decode_desk.vouch(LIFE) == 0
     assert world.decode_desk.statistics().num_open == 1
     world.close()

@@ -48,7 +48,11 @@ from lineclear.worker.desk import LifeOverError
 
 FIRST_ASK_SECONDS = 0.5
 LONGEST_ASK_SECONDS = 10.0
-"""Questions are repeated after pauses that double from the first of these to the second."""
+"""Questions are repeated after pauses that double from the first of these to the second, to peers that are heard of.
+
+A link loses nothing while it lasts. So a peer that has said nothing since it was asked has the question before it, and
+would only find it there again and again when it comes to read: a storm after every standstill.
+"""
 
 SILENT_SECONDS = 5.0
 """An instance that says nothing for so long, no heartbeat either, is left for another where there is one."""
@@ -90,6 +94,7 @@ class _Attempt:
     receiver: rx.Receiver
     instance: _Instance
     sequence_id: SequenceId
+    asked_at: float
     ask_at: float
     pause: float = FIRST_ASK_SECONDS
 
@@ -219,7 +224,9 @@ class DecodeDesk:
         for attempt in [each for each in self._attempts.values() if each.ask_at <= now]:
             attempt.pause = min(2 * attempt.pause, LONGEST_ASK_SECONDS)
             attempt.ask_at = now + attempt.pause
-            self._feed(attempt, rx.Tick())
+            if now - self._seconds_silent(attempt.instance) > attempt.asked_at:
+                attempt.asked_at = now
+                self._feed(attempt, rx.Tick())
             if self._is_silent(attempt.instance) and self._has_other(attempt.instance):
                 self._feed(attempt, rx.Stop(FailureReason.PEER_SILENT))
 
@@ -263,7 +270,11 @@ class DecodeDesk:
 
     def _is_silent(self, instance: _Instance) -> bool:
         """Whether it has not been heard of for longer than a step takes."""
-        return instance.link_id is None or self._started.links.seconds_silent(instance.link_id) > SILENT_SECONDS
+        return self._seconds_silent(instance) > SILENT_SECONDS
+
+    def _seconds_silent(self, instance: _Instance) -> float:
+        """How long nothing was heard of it, heartbeats included; infinite while there is no link."""
+        return float("inf") if instance.link_id is None else self._started.links.seconds_silent(instance.link_id)
 
     def begin(self, sequence: Sequence) -> None:
         """Send the order; see `Prefillers`."""
@@ -279,7 +290,8 @@ class DecodeDesk:
             sequence_id=sequence.sequence_id,
         )
         receiver = rx.Receiver(opening.epoch, work, (opening.instance.peer,))
-        attempt = _Attempt(receiver, opening.instance, sequence.sequence_id, self._now() + FIRST_ASK_SECONDS)
+        now = self._now()
+        attempt = _Attempt(receiver, opening.instance, sequence.sequence_id, now, now + FIRST_ASK_SECONDS)
         self._attempts[opening.epoch] = attempt
         opening.instance.num_tokens += attempt.num_tokens
         opening.instance.affinity.note(opening.prefix_keys)
