@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.e2e.asking import Answers, ask_all, check_invariants, settled_figures
-from tests.e2e.processes import Program, running
+from tests.e2e.asking import Answers, ask_all, check_invariants, figures_once, settled_figures
+from tests.e2e.processes import PATIENCE_SECONDS, Program, running
 
 pytestmark = pytest.mark.e2e
 
@@ -39,6 +39,16 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield Cluster(stack)
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00\x00\x00\x03abc", b"\xff" * 64])
+def test_a_stranger_at_the_control_port_is_cut_and_counted(cluster: Cluster, data: bytes) -> None:
+    host, port = cluster.control.split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as stranger:
+        stranger.sendall(data)
+        while stranger.recv(4096):
+            pass
+    figures_once(cluster.url, lambda figures: figures["lineclear_worker_links_malformed_total"] == 1)
 
 
 @pytest.mark.parametrize("mover", ["shm", "nixl"])

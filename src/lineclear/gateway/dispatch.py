@@ -58,6 +58,7 @@ class DispatchStatistics:
     num_restarts: int
     num_unknown_outputs: int
     num_workers_lost: int
+    num_malformed_links: int
 
 
 class Dispatcher:
@@ -101,7 +102,12 @@ class Dispatcher:
     def statistics(self) -> DispatchStatistics:
         """The counts."""
         return DispatchStatistics(
-            len(self._places), len(self._waiting), self._num_restarts, self._num_unknown_outputs, self._num_workers_lost
+            num_sequences=len(self._places),
+            num_waiting_for_worker=len(self._waiting),
+            num_restarts=self._num_restarts,
+            num_unknown_outputs=self._num_unknown_outputs,
+            num_workers_lost=self._num_workers_lost,
+            num_malformed_links=self._links.statistics().num_malformed,
         )
 
     async def listen(self, endpoint: Endpoint) -> Endpoint:

@@ -115,6 +115,7 @@ class _SnapshotCollector(Collector):
         yield _gauge("requests_queued", "Requests that wait for a worker.", dispatch.num_waiting_for_worker)
         yield _counter("retries", "Requests begun again because their worker was lost.", dispatch.num_restarts)
         yield _counter("workers_lost", "Workers that were lost.", dispatch.num_workers_lost)
+        yield _counter("worker_links_malformed", "Links to workers cut for nonsense.", dispatch.num_malformed_links)
         yield _counter("unknown_outputs", "Outputs for sequences nobody asked for.", dispatch.num_unknown_outputs)
         endings = CounterMetricFamily(
             "lineclear_requests_ended", "Accepted requests by their ending.", labels=["outcome"]
@@ -199,7 +200,12 @@ def _handoff_metrics(reported: list[tuple[str, HandoffStatistics]]) -> Iterator[
     vouched = CounterMetricFamily(
         "lineclear_handoff_blocks_vouched", "KV blocks out of quarantine by an operator's word.", labels=["worker"]
     )
+    links = CounterMetricFamily(
+        "lineclear_handoff_links_ended", "Links between workers that ended, by why.", labels=["worker", "reason"]
+    )
     for worker_id, statistics in reported:
+        for reason, count in statistics.num_links_ended.items():
+            links.add_metric([worker_id, reason], count)
         ended.add_metric([worker_id, "done"], statistics.num_done)
         for reason, count in statistics.num_failed.items():
             ended.add_metric([worker_id, reason], count)
@@ -208,6 +214,7 @@ def _handoff_metrics(reported: list[tuple[str, HandoffStatistics]]) -> Iterator[
     yield ended
     yield tokens
     yield vouched
+    yield links
 
 
 def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:

@@ -192,6 +192,9 @@ class HandoffStatistics(_Part, frozen=True):
     """Blocks that wait for the proof that a lost peer can write no more; they count as held."""
     blocks_vouched: Count = 0
     """Blocks that left quarantine by an operator's word since the worker started."""
+    num_links_ended: dict[Literal["lost", "malformed", "refused"], Count] = {}
+    """Links to other workers: all that served and ended, those cut for nonsense, and those between workers that do not
+    fit."""
     quarantine: list[QuarantinedWriter] = []
     """Whom they wait for."""
 

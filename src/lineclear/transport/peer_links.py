@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NewType, TypeAlias
+from typing import Literal, NewType, TypeAlias
 
 from lineclear.base.errors import PeerError
 from lineclear.config.components import LinkConfig
@@ -86,6 +86,10 @@ class PeerLinkStatistics:
     num_lost: int
     num_malformed: int
     num_refused: int
+
+    def by_ending(self) -> dict[Literal["lost", "malformed", "refused"], int]:
+        """The totals by their names."""
+        return {"lost": self.num_lost, "malformed": self.num_malformed, "refused": self.num_refused}
 
 
 class PeerLinks:

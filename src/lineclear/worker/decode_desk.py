@@ -327,6 +327,7 @@ class DecodeDesk:
             num_tokens=self._counts.num_tokens,
             blocks_quarantined=sum(len(receiver.work.block_ids) for receiver in quarantined),
             blocks_vouched=self._counts.num_vouched_blocks,
+            num_links_ended=self._started.links.statistics().by_ending(),
             quarantine=[each for peer in sorted(self._instances) for each in self._quarantined_by(peer)],
         )
 

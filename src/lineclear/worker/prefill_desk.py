@@ -217,6 +217,7 @@ class PrefillDesk:
             num_done=self._num_done,
             num_failed=dict(self._num_failed),
             num_tokens=self._num_tokens,
+            num_links_ended=self._links.statistics().by_ending(),
         )
 
     def _on_completion(self, completion: Completion) -> None:

@@ -22,7 +22,13 @@ def gateway(start_gateway: StartGateway) -> RunningGateway:
     gateway = start_gateway()
     worker = gateway.start_worker()
     handoffs = wire.HandoffStatistics(
-        num_peers=0, num_open=2, num_done=7, blocks_quarantined=12, blocks_vouched=4, quarantine=[WAITED_FOR]
+        num_peers=0,
+        num_open=2,
+        num_done=7,
+        blocks_quarantined=12,
+        blocks_vouched=4,
+        num_links_ended={"lost": 3, "malformed": 2, "refused": 1},
+        quarantine=[WAITED_FOR],
     )
     worker.figures = statistics(handoffs=handoffs)
     worker.released_answer = wire.QuarantineReleased(num_blocks=12)
@@ -47,6 +53,7 @@ def test_what_waits_is_shown_and_counted(gateway: RunningGateway) -> None:
     metrics = gateway.client.get("/metrics").text.splitlines()
     assert 'lineclear_handoff_blocks_quarantined{worker="worker-0"} 12.0' in metrics
     assert 'lineclear_handoff_blocks_vouched_total{worker="worker-0"} 4.0' in metrics
+    assert 'lineclear_handoff_links_ended_total{reason="malformed",worker="worker-0"} 2.0' in metrics
 
 
 def test_the_word_is_passed_on_as_it_was_given(gateway: RunningGateway) -> None:
