@@ -30,7 +30,7 @@ class PoolMachine(RuleBasedStateMachine):
         if count > len(self.free):
             assert got is None
             return
-        expected, self.free = self.free[:count], self.free[count:]
+        expected, self.free = sorted(self.free[:count]), self.free[count:]
         assert got == expected
         self.held |= {block_id: {holder} for block_id in got}
 

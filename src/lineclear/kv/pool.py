@@ -98,13 +98,14 @@ class BlockPool:
     def try_allocate(self, count: int, holder: Holder) -> list[BlockId] | None:
         """Take `count` free blocks for a holder, all or none.
 
-        Order: those that have been free for longest.
+        Order: those that have been free for longest, by their number: neighbours among them are moved as one run,
+            whatever order they became free in. Eviction frees a prefix from its end.
         Returns: None if fewer are free.
         """
         free = self._free
         if count > len(free):
             return None
-        block_ids = [free.popleft() for _ in range(count)]
+        block_ids = sorted(free.popleft() for _ in range(count))
         for block_id in block_ids:
             self._num_allocations += 1
             self._allocations[block_id] = self._num_allocations

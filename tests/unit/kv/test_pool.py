@@ -25,7 +25,14 @@ def test_blocks_are_handed_out_all_or_none() -> None:
 def test_a_freed_block_is_reused_as_late_as_possible() -> None:
     pool = BlockPool(3)
     pool.release(pool.try_allocate(1, ALICE), ALICE)
-    assert pool.try_allocate(3, ALICE) == [1, 2, 0]
+    assert [pool.try_allocate(1, ALICE) for _ in range(3)] == [[1], [2], [0]]
+
+
+def test_blocks_of_one_allocation_are_in_the_order_of_memory_whatever_order_they_became_free_in() -> None:
+    pool = BlockPool(6)
+    pool.release(reversed(pool.try_allocate(4, ALICE)), ALICE)  # as eviction does, from a prefix's end
+    assert pool.try_allocate(4, BOB) == [2, 3, 4, 5]
+    assert pool.try_allocate(2, BOB) == [0, 1]
 
 
 def test_the_end_of_a_sequence_does_not_end_its_writer() -> None:
