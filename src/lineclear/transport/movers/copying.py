@@ -1,10 +1,14 @@
 """Copies runs from one memory to another within a process, beside threads that compute.
 
-Long runs are copied with the GIL released. Short ones are not, because giving it back and getting it again costs more
-than their copy, up to a whole switch interval each beside a thread that runs Python; instead it is offered to others
-after every `YIELD_BYTES`. Measured on one core, 162 MiB: as one run 9.7 GB/s, which is one memcpy; as 18,432 runs of 4
-and 13 KiB in random order 4.5 GB/s, against 3.5 with the GIL given back at each run, 3.4 with `process_vm_writev` of
-1,024 runs at a time, and 2.5 with numpy's indexing. (A loop in C would reach 6: caches and pages, not Python.)
+Long runs are copied with the GIL released. Others are not: giving it back and getting it again costs more than the copy
+of most runs, up to a whole switch interval beside a thread that runs Python, and a place in the system's queue where
+cores are scarce. Instead it is offered to others after every `YIELD_BYTES`: a thread that computes is held up for a
+millisecond or two at a time, and in sum for no longer than the copy takes. Beside such a thread, against one memcpy of
+the same bytes: 0.97 of its speed for 2 MB in runs of 200 KiB, 0.99 for 7 MB in runs of 800 KiB, 0.64 for 2 MB in runs
+of 12 KiB, where giving the GIL back at each run of 128 KiB and after each MiB of shorter ones reached 0.79, 0.93, 0.55.
+Runs of 4 and 13 KiB all over 162 MiB come to 0.4, and a loop in C would reach 0.6, because caches and pages are what
+such runs cost; `process_vm_writev` of 1,024 runs at a time, numpy's and torch's indexing are slower than this loop. So
+blocks are handed out such that runs are long (`BlockPool.try_allocate`).
 """
 
 import time
@@ -15,12 +19,12 @@ import numpy as np
 
 from lineclear.transport.movers.spans import Runs
 
-LONG_RUN_BYTES: Final = 128 * 1024
-"""From here on a copy takes longer than handing the GIL over twice."""
+LONG_RUN_BYTES: Final = 8 * 1024 * 1024
+"""From here on a copy takes longer than handing the GIL over twice, however busy the machine."""
 PIECE_BYTES: Final = 64 * 1024 * 1024
 """The longest copy before the next look at `is_stopped`: some milliseconds."""
-YIELD_BYTES: Final = 1024 * 1024
-"""How much is copied in short runs before others may run: a quarter of a millisecond."""
+YIELD_BYTES: Final = 8 * 1024 * 1024
+"""How much is copied in other runs before others may run: one to two milliseconds."""
 
 
 def copy_runs(source: memoryview, destination: memoryview, runs: Runs, is_stopped: Callable[[], bool]) -> bool:
