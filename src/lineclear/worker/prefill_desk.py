@@ -98,6 +98,8 @@ class _Job:
     reader: Holder
     layout: Layout
     """Of the memory that is written into."""
+    destination: list[BlockId]
+    """Its blocks of the prompt, from the first on; those that decode has are not written, and stand there as 0."""
     failed_by: FailureReason = FailureReason.ABORTED
     """Why it fails, if it does; what the rank itself finds is heard first."""
 
@@ -307,7 +309,8 @@ class PrefillDesk:
         layout = self._decodes[epoch.worker_id].layout
         sequence_id = SequenceId(next(self._next_id))
         reader = Holder(HolderKind.READER, sequence_id)
-        self._jobs[epoch] = _Job(work, sequence_id, reader, layout)
+        destination = [BlockId(0)] * (work.start // layout.block_size) + [BlockId(each) for each in work.block_ids]
+        self._jobs[epoch] = _Job(work, sequence_id, reader, layout, destination)
         wrong = self._what_is_wrong(work, layout)
         if wrong is not None:
             logger.error("%s is refused: %s", epoch, wrong)
@@ -334,10 +337,8 @@ class PrefillDesk:
 
     def _post(self, write: tx.PostWrite) -> None:
         job = self._jobs[write.epoch]
-        block_size = self._layout.block_size
-        destination = [BlockId(0)] * (job.work.start // block_size) + [BlockId(each) for each in job.work.block_ids]
         source = self._blocks.blocks_read(job.reader)
-        spans = extents(self._layout, job.layout, source, destination, write.start, write.end)
+        spans = extents(self._layout, job.layout, source, job.destination, write.start, write.end)
         ticket = next(self._next_ticket)
         self._writes[ticket] = (write.epoch, write.write_id)
         self._num_tokens += write.end - write.start
