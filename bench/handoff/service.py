@@ -2,10 +2,12 @@
 
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,22 @@ class Answer:
     seconds: float
 
 
+@dataclass
+class DecodeStream:
+    """A sequence that decodes until it is enough."""
+
+    prompt: list[int]
+    max_tokens: int
+    begun: threading.Event = field(default_factory=threading.Event)
+    enough: threading.Event = field(default_factory=threading.Event)
+    times: list[float] = field(default_factory=list[float])
+    """When tokens came."""
+
+    def longest_pause_seconds(self, since: float) -> float:
+        """The longest time between two arrivals of tokens, the later one after `since`."""
+        return max((later - earlier for earlier, later in pairwise(self.times) if later >= since), default=0.0)
+
+
 class Service:
     """What is asked, and looked at from outside."""
 
@@ -39,14 +57,26 @@ class Service:
     def ask(self, prompt: Sequence[int], max_tokens: int = 1) -> Answer:
         """Ask once, and wait for the end."""
         started = time.perf_counter()
-        first = float("nan")
+        first: float | None = None
         body = completion_body(prompt, max_tokens) | {"stream": True}
         with self._http.stream("POST", "/v1/completions", json=body) as response:
             response.raise_for_status()
             for line in response.iter_lines():
-                if first != first and line.startswith("data: {"):  # not a number yet
+                if first is None and line.startswith("data: {"):
                     first = time.perf_counter() - started
-        return Answer(first, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return Answer(seconds if first is None else first, seconds)
+
+    def decode(self, stream: "DecodeStream") -> None:
+        """Ask for many tokens, note when some come, and leave when it is enough."""
+        body = completion_body(stream.prompt, stream.max_tokens) | {"stream": True}
+        with self._http.stream("POST", "/v1/completions", json=body) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: {"):
+                    stream.times.append(time.perf_counter())
+                    stream.begun.set()
+                if stream.enough.is_set():
+                    return
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time of each process so far, all its threads."""

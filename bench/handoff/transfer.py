@@ -19,7 +19,6 @@ from bench.handoff.observer import Event, read_events
 from bench.handoff.service import Service, lab_service, prompts
 from lineclear.evaluation.figures import Figure
 from lineclear.transport.movers.kinds import MoverKind
-from lineclear.transport.movers.shm import ShmMover
 
 SETTLE_SECONDS = 0.3
 """What the workers still note after the client has its answer is there by then."""
@@ -149,13 +148,17 @@ def layouts(mover: MoverKind, prompt_len: int, num_rounds: int, num_mixing: int)
     for cache, options in (("no_cache", [*pool, "--no-prefix-cache"]), ("cache", pool)):
         with (
             tempfile.TemporaryDirectory() as folder,
-            lab_service(lab=["--null"], options=[*options, "--min-handoff-tokens", "1"], observed=Path(folder)) as service,
+            lab_service(
+                lab=["--null"], options=[*options, "--min-handoff-tokens", "1"], observed=Path(folder)
+            ) as service,
         ):
             watched = Watched(service, Path(folder))
             for state in ("fresh", "mixed"):
                 if state == "mixed":
                     _mix(service, num_mixing)
-                transfers = [watched.hand_over(each).transfer for each in prompts(len(state), [prompt_len] * num_rounds)]
+                transfers = [
+                    watched.hand_over(each).transfer for each in prompts(len(state), [prompt_len] * num_rounds)
+                ]
                 yield from _rates(f"layout_{mover}_{cache}_{state}", transfers)
 
 
