@@ -1,53 +1,77 @@
-"""What deciding costs: CPU of all control code for one handoff, without computing and without copying.
+"""What deciding costs: CPU of control code for one handoff, without computing and without copying.
 
-The same requests go to a service that hands every prompt over and to one whose decode worker takes them itself; in both
-nothing is computed and nothing is copied. CPU time of gateway, decode and prefill together, of the one less the other,
-is what orders, links, machines, desks, the list of runs, the second scheduler and the mover's thread take. Two numbers
-for each length: sequential requests, each of which wakes every process, are the most that it can be.
+The same requests go, one after the other, to a service that hands every prompt over and to one whose decode worker
+takes them itself; in both nothing is computed and nothing is copied. Two figures for each length:
+
+- *in desks*: both desks and the links that they use, hence orders, machines, proofs, runs and posts;
+- *all*: gateway, decode and prefill together, of the one service less the other. It has in addition what a second
+  process costs whatever it does: its scheduler, its blocks, the mover's thread, and being woken for each message.
+
+The least of many turns is the nearest to an undisturbed processor; medians are told as well.
 """
 
 import statistics
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from bench.handoff.desk_cpu import desk_cpu_seconds
 from bench.handoff.service import Service, lab_service, prompts
 from lineclear.evaluation.figures import Figure
 
 PROMPT_LENS = (512, 4096, 32_768)
-REQUESTS_A_TURN = {512: 60, 4096: 30, 32_768: 10}
-NUM_TURNS = 5
+REQUESTS_A_TURN = {512: 16, 4096: 8, 32_768: 3}
+NUM_TURNS = 12
+
+Spent = dict[str, float]
+"""CPU seconds of one request by process, and of `desks`."""
 
 
-def control_cpu(prompt_lens: tuple[int, ...] = PROMPT_LENS, num_turns: int = NUM_TURNS) -> Iterator[Figure]:
+def control_cpu(prompt_lens: Sequence[int] = PROMPT_LENS, num_turns: int = NUM_TURNS) -> Iterator[Figure]:
     """CPU milliseconds for each handoff, by the length of the prompt, and where they are spent."""
     lab = ["--null", "--no-copy"]
     options = ["--no-prefix-cache", "--max-total-tokens", "65536", "--min-handoff-tokens", "1"]
     with (
-        lab_service(lab=lab, options=options) as handed,
+        tempfile.TemporaryDirectory() as folder,
+        lab_service(lab=lab, options=options, counted=Path(folder)) as handed,
         lab_service(lab=lab, options=options, prefills=False) as local,
     ):
+        desks = [Path(folder) / role for role in ("decode", "prefill")]
         for prompt_len in prompt_lens:
-            yield from _of_length(handed, local, prompt_len, num_turns)
+            requests = prompts(prompt_len, [prompt_len] * REQUESTS_A_TURN.get(prompt_len, 8))
+            for service in (handed, local):
+                _turn(service, (), requests[:3])
+            turns = [(_turn(handed, desks, requests), _turn(local, (), requests)) for _ in range(num_turns)]
+            yield from _figures(f"control_cpu_of_{prompt_len}", turns)
 
 
-def _of_length(handed: Service, local: Service, prompt_len: int, num_turns: int) -> Iterator[Figure]:
-    requests = prompts(prompt_len, [prompt_len] * REQUESTS_A_TURN.get(prompt_len, 10))
-    for service in (handed, local):
-        _cpu_seconds(service, requests[:3])
-    turns = [(_cpu_seconds(handed, requests), _cpu_seconds(local, requests)) for _ in range(num_turns)]
-    name = f"control_cpu_of_{prompt_len}"
-    extra = [1000 * (sum(one.values()) - sum(other.values())) for one, other in turns]
-    yield Figure(f"{name}_per_handoff", statistics.median(extra), "ms")
-    yield Figure(f"{name}_per_handoff_least", min(extra), "ms")
-    for process in handed.pids:
-        spent = [1000 * (one[process] - other.get(process, 0.0)) for one, other in turns]
-        yield Figure(f"{name}_per_handoff_in_{process}", statistics.median(spent), "ms")
-    yield Figure(f"{name}_local_request", 1000 * statistics.median(sum(other.values()) for _, other in turns), "ms")
+def _figures(name: str, turns: Sequence[tuple[Spent, Spent]]) -> Iterator[Figure]:
+    desks = [1000 * handed["desks"] for handed, _ in turns]
+    yield Figure(f"{name}_in_desks", min(desks), "ms")
+    yield Figure(f"{name}_in_desks_median", statistics.median(desks), "ms")
+    least = [min(_all(spent) for spent in side) for side in zip(*turns, strict=True)]
+    yield Figure(f"{name}_all", 1000 * (least[0] - least[1]), "ms")
+    yield Figure(
+        f"{name}_all_median", statistics.median(1000 * (_all(one) - _all(other)) for one, other in turns), "ms"
+    )
+    for process in ("gateway", "decode", "prefill"):
+        spent = [min(side.get(process, 0.0) for side in sides) for sides in zip(*turns, strict=True)]
+        yield Figure(f"{name}_in_{process}", 1000 * (spent[0] - spent[1]), "ms")
+    yield Figure(f"{name}_local_request", 1000 * least[1], "ms")
 
 
-def _cpu_seconds(service: Service, requests: list[list[int]]) -> dict[str, float]:
-    """CPU time of each process for one request."""
-    before = service.cpu_seconds()
+def _all(spent: Spent) -> float:
+    return sum(seconds for name, seconds in spent.items() if name != "desks")
+
+
+def _turn(service: Service, desks: Sequence[Path], requests: Sequence[Sequence[int]]) -> Spent:
+    """CPU time of one request."""
+    before = _spent(service, desks)
     for prompt in requests:
         service.ask(prompt)
-    after = service.cpu_seconds()
+    after = _spent(service, desks)
     return {name: (after[name] - before[name]) / len(requests) for name in after}
+
+
+def _spent(service: Service, desks: Sequence[Path]) -> Spent:
+    return service.cpu_seconds() | {"desks": sum(map(desk_cpu_seconds, desks))}

@@ -1,14 +1,15 @@
 """`lineclear worker` with parts that the product does not have.
 
-    python -m bench.handoff.lab_worker [--observe FILE] [--unsafe] [--slow] [--null] [--no-copy] worker --join ...
+    python -m bench.handoff.lab_worker [OPTION ...] worker --join ...
 
-| option      | the worker                                                                                   |
-|-------------|----------------------------------------------------------------------------------------------|
-| `--observe` | notes when what happens (`observer`)                                                         |
-| `--unsafe`  | takes news for proof: blocks are free as soon as an attempt has failed                       |
-| `--slow`    | has a mover that pauses before every run and every completion                                |
-| `--null`    | computes nothing, which takes 5 ms a step: every token of its answers is the same            |
-| `--no-copy` | copies nothing, and says that it has                                                         |
+| option            | the worker                                                                             |
+|-------------------|----------------------------------------------------------------------------------------|
+| `--observe FILE`  | notes when what happens (`observer`)                                                   |
+| `--desk-cpu FILE` | counts what its desk takes (`desk_cpu`)                                                |
+| `--unsafe`        | takes news for proof: blocks are free as soon as an attempt has failed                 |
+| `--slow`          | has a mover that pauses before every run and every completion                          |
+| `--null`          | computes nothing, which takes 5 ms a step: every token of its answers is the same      |
+| `--no-copy`       | copies nothing, and says that it has                                                   |
 """
 
 import os
@@ -17,6 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.handoff.desk_cpu import count_desk_cpu
 from bench.handoff.observer import observe
 from lineclear.base.ids import SequenceId
 from lineclear.cli.main import main
@@ -60,6 +62,8 @@ def _run(arguments: list[str]) -> int:
         match arguments.pop(0):
             case "--observe":
                 observe(Path(arguments.pop(0)))
+            case "--desk-cpu":
+                count_desk_cpu(Path(arguments.pop(0)))
             case "--unsafe":
                 Holdings.end_remote_write = end_remote_write_once
                 handoffs.DecodeDesk = HastyDesk

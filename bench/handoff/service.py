@@ -89,7 +89,12 @@ class Service:
 
 @contextmanager
 def lab_service(
-    *, lab: Sequence[str] = (), options: Sequence[str] = (), prefills: bool = True, observed: Path | None = None
+    *,
+    lab: Sequence[str] = (),
+    options: Sequence[str] = (),
+    prefills: bool = True,
+    observed: Path | None = None,
+    counted: Path | None = None,
 ) -> Iterator[Service]:
     """Run a gateway and a decode worker, and a prefill instance unless decode computes everything itself.
 
@@ -98,6 +103,7 @@ def lab_service(
         options: of both workers.
         prefills: whether there is a prefill instance.
         observed: a folder for `decode.jsonl` and `prefill.jsonl`.
+        counted: a folder for what the desks take, `decode` and `prefill`.
     """
     with ExitStack() as stack:
         control = f"127.0.0.1:{_free_port()}"
@@ -107,8 +113,10 @@ def lab_service(
         url = gateway.wait_for(r"gateway on (http://[^,]+)")[1]
         programs: dict[str, Program] = {"gateway": gateway}
         for role in ("decode", "prefill") if prefills else ("decode",):
-            observe = [] if observed is None else ["--observe", str(observed / f"{role}.jsonl")]
-            command = ["-m", "bench.handoff.lab_worker", *lab, *observe, "worker", "--join", control]
+            command = ["-m", "bench.handoff.lab_worker", *lab]
+            command += [] if observed is None else ["--observe", str(observed / f"{role}.jsonl")]
+            command += [] if counted is None else ["--desk-cpu", str(counted / role)]
+            command += ["worker", "--join", control]
             command += ["--role", role, "--worker-id", role, "--log-level", "error", *options]
             programs[role] = stack.enter_context(running(command))
             programs[role].wait_for("joined")
