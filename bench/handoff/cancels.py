@@ -74,7 +74,7 @@ def _figures(name: str, events: Sequence[Event]) -> Iterator[Figure]:
         for event in events
         if event["event"] == "cancelled" and event["phase"] == "receiving"
     }
-    freed = {event["sequence"]: event["at"] for event in events if event["event"] == "freed"}
+    freed = {event["sequence"]: event["at"] for event in events if event["event"] == "settled"}
     times = sorted(1000 * (freed[each] - at) for each, at in cancelled.items() if each in freed)
     yield Figure(f"{name}_cancels", len(cancelled))
     yield Figure(f"{name}_never_freed", len(cancelled) - len(times))

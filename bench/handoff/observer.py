@@ -6,7 +6,7 @@
 | `ordered`   | decode  | its order has been sent                                                           |
 | `ready`     | decode  | the proof that everything is written has been read                                |
 | `cancelled` | decode  | the gateway's cancel has been read, `phase` says of what                          |
-| `freed`     | decode  | the last writer's hold of an attempt that failed has ended: its blocks are free   |
+| `settled`   | decode  | the last writer's hold has ended: if the sequence has ended, its blocks are free  |
 | `step`      | prefill | a step that computed something has ended; `seconds` it took                       |
 | `posted`    | prefill | a write was posted; `num_bytes`, and `num_runs` after joining                     |
 | `begun`     | prefill | the mover's thread has taken it                                                   |
@@ -79,8 +79,8 @@ def _observe_desk(note: Note) -> None:
         if isinstance(effect, rx.Ready):
             note("ready", sequence=attempt.sequence_id)
         perform(desk, attempt, effect)
-        if isinstance(effect, rx.Settled) and attempt.receiver.phase is rx.ReceiverPhase.CLEAR:
-            note("freed", sequence=attempt.sequence_id)
+        if isinstance(effect, rx.Settled):
+            note("settled", sequence=attempt.sequence_id)
 
     DecodeDesk.submit, DecodeDesk.begin = observed_submit, observed_begin
     DecodeDesk._perform = observed_perform  # noqa: SLF001
