@@ -16,6 +16,7 @@ Invariants:
 
 import itertools
 import logging
+import select
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -50,6 +51,11 @@ MAX_DONE_RECORDS = 4096
 
 STUCK_SECONDS = 30.0
 """How long a write may stay unknown before this life ends: only its end is a proof then (R9)."""
+
+LAST_WRITES_SHARE = 0.05
+LONGEST_LAST_WRITES_SECONDS = 0.05
+"""How long an answer's last writes are waited for before the next step: this share of the last step, and never longer.
+Without it the answer waits for all of that step, which is hundreds of times what the writes take."""
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +149,9 @@ class PrefillDesk:
         self._next_id = itertools.count(1)
         self._next_ticket = itertools.count(1)
         self._stuck_since: float | None = None
+        self._turned_at = now()
+        self._step_seconds = 0.0
+        """Of the last step: from the end of a turn to what came of it."""
         self._num_done = 0
         self._num_tokens = 0
         self._num_failed: dict[str, int] = {}
@@ -186,6 +195,8 @@ class PrefillDesk:
             self._on_completion(completion)
         for event in self._links.poll():
             self._on_link(event)
+        self._await_last_writes()
+        self._turned_at = self._now()
         if not self._sender.is_stuck:
             self._stuck_since = None
         elif self._stuck_since is None:
@@ -195,6 +206,7 @@ class PrefillDesk:
 
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Write what a step has computed."""
+        self._step_seconds = self._now() - self._turned_at
         for update in updates:
             epoch = self._epochs.get(update.sequence.sequence_id)
             if epoch is None:
@@ -221,6 +233,16 @@ class PrefillDesk:
             num_tokens=self._num_tokens,
             num_links_ended=self._links.statistics().by_ending(),
         )
+
+    def _await_last_writes(self) -> None:
+        """Give writes that an answer waits for a moment to end, so that it does not wait for the step that follows."""
+        patience = min(LAST_WRITES_SHARE * self._step_seconds, LONGEST_LAST_WRITES_SECONDS)
+        deadline = self._now() + patience
+        while self._sender.awaits_last_writes and (left := deadline - self._now()) > 0:
+            if not select.select([self._writer.fileno()], [], [], left)[0]:
+                return
+            for completion in self._writer.poll():
+                self._on_completion(completion)
 
     def _on_completion(self, completion: Completion) -> None:
         epoch, write_id = self._writes[completion.ticket]

@@ -121,6 +121,15 @@ def test_an_unknown_write_withholds_line_clear_until_its_late_answer() -> None:
         assert not late.is_stuck
 
 
+def test_it_says_when_an_answer_lacks_only_the_end_of_writes() -> None:
+    assert not run(order())[0].awaits_last_writes
+    assert not run(*IN_FLIGHT)[0].awaits_last_writes  # more is computed first
+    closed = run(*IN_FLIGHT, abort())[0]
+    assert closed.awaits_last_writes
+    assert not step(closed, WriteUnknown(E, 0))[0].awaits_last_writes  # that one may never end
+    assert not step(closed, WriteEnded(E, 0, ok=True))[0].awaits_last_writes
+
+
 def test_an_abort_before_its_order_is_answered_and_the_order_refused() -> None:
     assert run(abort())[1] == (CLEAR,)
     assert run(abort(), order())[1] == (CLEAR,)

@@ -98,6 +98,13 @@ class Sender:
         """Whether some write is unknown. If none of its late answers comes, only a new life helps (R9)."""
         return any(record.unknown for record in self.records)
 
+    @property
+    def awaits_last_writes(self) -> bool:
+        """Whether some answer lacks nothing but the end of writes that are flying."""
+        return any(
+            record.flying and (not record.is_open or record.posted >= record.work.end) for record in self.records
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
