@@ -4,6 +4,7 @@ The stores of both toy models lie in memories of the mover, row by row as digest
 row that was written late, to the wrong place, or for somebody else is found when it is read.
 """
 
+import math
 import socket
 from collections.abc import Callable, Iterator, MutableMapping
 from hashlib import blake2b
@@ -175,6 +176,11 @@ class HandoffWorld:
         """The connection breaks; both sides live."""
         for link in list(self.links._links.values()):
             link.connection.shutdown(socket.SHUT_RDWR)
+
+    def fall_silent(self) -> None:
+        """Decode has heard nothing for longer than it waits for anybody."""
+        for link in self.links._links.values():
+            link.last_heard = -math.inf
 
     def submit(self, prompt: list[int], sampling: SamplingParams) -> Sequence:
         sequence = Sequence(SequenceId(len(self.decode.sequences)), prompt, sampling)

@@ -17,7 +17,7 @@ from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.sequence import Sequence, SequenceState
 from lineclear.transport.movers.fake import FakeAdmission
 from lineclear.worker.decode_desk import DecodeDesk
-from tests.property.handoff_world import PATIENCE_SECONDS, HandoffWorld
+from tests.property.handoff_world import PATIENCE_SECONDS, HandoffWorld, PrefillSide
 from tests.property.hasty_desk import HastyDesk, end_remote_write_once
 from tests.property.toy_engine import EOS, VOCAB_SIZE, reference
 
@@ -28,7 +28,7 @@ MAX_OPEN = 5
 
 ACTIONS = {
     "submit": 10, "turn_decode": 30, "turn_prefill": 25, "land": 25, "wait": 4, "cancel": 1, "fail": 0.5, "lose": 0.4,
-    "kill_prefill": 0.5, "start_prefill": 3, "cut_link": 0.5,
+    "kill_prefill": 0.5, "start_prefill": 3, "cut_link": 0.5, "fall_silent": 0.5,
 }  # fmt: skip
 
 
@@ -109,6 +109,9 @@ class Walk:
     def cut_link(self) -> None:
         if self.world.prefill is not None:
             self.world.cut_link()
+
+    def fall_silent(self) -> None:
+        self.world.fall_silent()
 
     def finish(self) -> None:
         """Let everything land and settle, and look at what has come of it."""
@@ -212,6 +215,52 @@ def test_the_walks_find_source_blocks_that_nobody_holds(
     monkeypatch.setattr(Holdings, "_check_writers", lambda _: None)
     monkeypatch.setattr(Holdings, "end_read", lambda self, reader: self._read.pop(reader, None))
     assert _finds_a_fault(walk, DecodeDesk)
+
+
+def test_a_link_that_breaks_while_the_instance_computes_costs_no_life(walk: Callable[..., Walk]) -> None:
+    world = walk(0).world
+    prefill, desk = _connected(world)
+    world.cut_link()
+    for _ in range(30):  # a step of three seconds
+        world.time += 0.1
+        world.turn_decode()
+    assert desk.statistics().num_peers == 0
+    _turn_both(world)
+    assert world.prefill is prefill
+    assert desk.statistics().num_peers == 1
+
+
+@pytest.mark.parametrize(("is_alive", "seconds"), [(False, 0.6), (True, 11.0)])
+def test_who_does_not_come_back_is_fenced(
+    walk: Callable[..., Walk], monkeypatch: pytest.MonkeyPatch, *, is_alive: bool, seconds: float
+) -> None:
+    """Soon if no connection is taken where it was; after a while if it never says hello."""
+    monkeypatch.setattr(FakeAdmission, "fence", lambda _: True)
+    world = walk(0).world
+    prefill, desk = _connected(world)
+    if is_alive:
+        world.cut_link()
+    else:
+        world.kill_prefill()
+    end = world.time + seconds
+    while world.time < end:
+        world.time += 0.1
+        world.turn_decode()
+    assert list(desk._fenced) == [prefill.desk._sender.peer]
+
+
+def _connected(world: HandoffWorld) -> tuple[PrefillSide, DecodeDesk]:
+    _turn_both(world)
+    assert world.prefill is not None
+    assert world.decode_desk.statistics().num_peers == 1
+    return world.prefill, world.decode_desk
+
+
+def _turn_both(world: HandoffWorld) -> None:
+    for _ in range(10):
+        world.time += 0.1
+        world.turn_decode()
+        world.turn_prefill()
 
 
 def _finds_a_fault(walk: Callable[..., Walk], desk: Callable[..., DecodeDesk]) -> bool:

@@ -66,6 +66,8 @@ class PeerLost:
 
     link_id: PeerLinkId
     reason: str
+    was_silent: bool = False
+    """Whether it ended because nothing came on it for too long."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,14 @@ class PeerLinks:
         """How long nothing has come on a link, heartbeats included; infinite if it has ended."""
         times = [link.last_heard for link in self._links.values() if link.link_id == link_id]
         return self._now() - times[0] if times else float("inf")
+
+    def is_greeting(self, endpoint: Endpoint) -> bool:
+        """Whether a connection to a wanted endpoint was taken there, and no hello has come yet.
+
+        The worker's kernel takes it, also while the worker computes.
+        """
+        links = [link for link in self._links.values() if link.endpoint == endpoint and link.peer is None]
+        return any(link.is_connected() for link in links)
 
     def refuse(self, link_id: PeerLinkId, reason: str, *, ends_life: bool) -> None:
         """End a link, without an event. With `ends_life` the other end gets `LifeRefused`."""
@@ -306,13 +316,13 @@ class PeerLinks:
         for link in list(self._links.values()):
             patience = self._config.peer_timeout_seconds if link.peer is not None else HELLO_SECONDS
             if now - link.last_heard > patience:
-                self._end(link, f"silent for {patience} s", events)
+                self._end(link, f"silent for {patience} s", events, was_silent=True)
             elif now - link.last_sent >= self._config.heartbeat_seconds and not link.unsent:
                 link.unsent += HEARTBEAT
                 link.last_sent = now
                 self._serve(link, select.EPOLLOUT, events)
 
-    def _end(self, link: "_Link", reason: str, events: list[PeerEvent]) -> None:
+    def _end(self, link: "_Link", reason: str, events: list[PeerEvent], *, was_silent: bool = False) -> None:
         if link.has_ended:
             return
         link.has_ended = True
@@ -321,7 +331,7 @@ class PeerLinks:
         link.connection.close()
         if link.peer is not None:
             self._num_lost += 1
-            events.append(PeerLost(link.link_id, reason))
+            events.append(PeerLost(link.link_id, reason, was_silent))
 
 
 class _Link:

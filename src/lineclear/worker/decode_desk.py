@@ -60,6 +60,9 @@ SILENT_SECONDS = 5.0
 FENCE_GRACE_SECONDS = 0.5
 """How long a lost link may come back before the peer's life is fenced."""
 
+GREETING_SECONDS = 10.0
+"""How long it may where a new connection has been taken: the instance says hello when its step is over."""
+
 FENCE_POLL_SECONDS = 0.05
 
 MAX_FENCED = 1024
@@ -80,6 +83,8 @@ class _Instance:
     """Since when there is no link."""
     fence_at: float | None = None
     """When to try the fence next; None while there is a link."""
+    greets_until: float = 0.0
+    """How long a connection that was taken puts the fence off."""
     is_fencing: bool = False
     """It gets no order any more."""
     num_tokens: int = 0
@@ -356,8 +361,8 @@ class DecodeDesk:
                     self._feed(attempt, rx.Received(message))
             case PeerSaid(_, message):
                 logger.error("a prefill instance sent %s, which is for prefill instances", type(message).__name__)
-            case PeerLost(link_id, reason):
-                self._on_lost(link_id, reason)
+            case PeerLost():
+                self._on_lost(event)
             case LifeRefused(reason):
                 raise LifeOverError(reason)
             case _:
@@ -385,22 +390,26 @@ class DecodeDesk:
         logger.info("prefill instance %s, life %d, is connected", peer.worker_id, peer.life)
         self._instances[peer] = _Instance(peer, admission, link_id, endpoint)
 
-    def _on_lost(self, link_id: PeerLinkId, reason: str) -> None:
-        for instance in [each for each in self._instances.values() if each.link_id == link_id]:
-            logger.warning(
-                "prefill instance %s, life %d, is lost: %s", instance.peer.worker_id, instance.peer.life, reason
-            )
-            self._lose(instance, grace_seconds=FENCE_GRACE_SECONDS)
+    def _on_lost(self, event: PeerLost) -> None:
+        greeting_seconds = 0.0 if event.was_silent else GREETING_SECONDS
+        for instance in [each for each in self._instances.values() if each.link_id == event.link_id]:
+            peer = instance.peer
+            logger.warning("prefill instance %s, life %d, is lost: %s", peer.worker_id, peer.life, event.reason)
+            self._lose(instance, grace_seconds=FENCE_GRACE_SECONDS, greeting_seconds=greeting_seconds)
 
-    def _lose(self, instance: _Instance, *, grace_seconds: float) -> None:
+    def _lose(self, instance: _Instance, *, grace_seconds: float, greeting_seconds: float = 0.0) -> None:
         instance.link_id = None
         instance.lost_at = self._now() if instance.lost_at is None else instance.lost_at
         instance.fence_at = self._now() + grace_seconds
+        instance.greets_until = self._now() + greeting_seconds
         for attempt in self._attempts_with(instance.peer):
             self._feed(attempt, rx.PeerLost(instance.peer))
 
     def _try_fence(self, instance: _Instance, now: float) -> None:
         if instance.fence_at is None or instance.fence_at > now:
+            return
+        if not instance.is_fencing and now < instance.greets_until and self._is_greeting(instance):
+            instance.fence_at = now + FENCE_POLL_SECONDS
             return
         instance.is_fencing = True
         if not instance.admission.fence():
@@ -414,6 +423,10 @@ class DecodeDesk:
         instance.admission.close()
         for attempt in self._attempts_with(instance.peer):
             self._feed(attempt, rx.Fenced(instance.peer))
+
+    def _is_greeting(self, instance: _Instance) -> bool:
+        """Whether somebody took a new connection where it was: its process is there, and will say hello."""
+        return instance.endpoint is not None and self._started.links.is_greeting(instance.endpoint)
 
     def _attempts_with(self, peer: Peer) -> list[_Attempt]:
         return [attempt for attempt in self._attempts.values() if peer in attempt.receiver.peers]
