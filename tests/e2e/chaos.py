@@ -32,6 +32,7 @@ from tests.e2e.chaos_cluster import (
     expected_tokens,
     other_host,
 )
+from tests.e2e.chaos_control import SHORT, late_write
 from tests.e2e.faults import Fault, Fired, Phase
 from tests.e2e.histories import History, Question, Verdict, ask_many, judge
 from tests.e2e.hosts import BOTH, Direction
@@ -80,6 +81,11 @@ class Blow(StrEnum):
         """What the process does itself; the rest is done to it while it is held."""
         own = {Blow.KILL: Fault.KILL, Blow.STOP_SHORT: Fault.STOP, Blow.STOP_LONG: Fault.STOP, Blow.RESET: Fault.RESET}
         return own.get(self, Fault.HOLD)
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts, where it is ended by the test."""
+        return SHORT_SECONDS if self in {Blow.STOP_SHORT, Blow.CUT_SHORT} else LONG_SECONDS
 
 
 CUTS = (Blow.CUT_SHORT, Blow.CUT_LONG)
@@ -148,9 +154,7 @@ def run_case(cluster: ChaosCluster, case: Case, mover: str, expected: Sequence[l
     return asyncio.run(_run_case(cluster, case, mover, expected, seed))
 
 
-async def _run_case(
-    cluster: ChaosCluster, case: Case, mover: str, expected: Sequence[list[str]], seed: int
-) -> Result:
+async def _run_case(cluster: ChaosCluster, case: Case, mover: str, expected: Sequence[list[str]], seed: int) -> Result:
     result = Result()
     await asyncio.to_thread(cluster.wait_until_connected)
     number = cluster.faults.arm(case.armed_worker, case.phase, case.blow.fault, case.nth)
@@ -164,7 +168,7 @@ async def _run_case(
             seed=seed,
         )
     )
-    result.fired = await _wait_until_fired(cluster, number)
+    result.fired = await asyncio.to_thread(_wait_until_fired, cluster, number)
     if result.fired is None:
         result.complaints.append(f"{case} has not fired")
         cluster.faults.disarm(case.armed_worker)
@@ -180,20 +184,21 @@ async def _run_case(
         cluster.faults.release(number)
         continue_all(cluster)
     result.judge(histories, expected, may_fail=_victim(case, result.fired) != PREFILL)
-    is_recovered = False
-    while not is_recovered:
-        is_recovered = recovering.done()
-        histories = await ask_many(cluster.url, QUESTION, range(NUM_AGAIN), concurrency=NUM_AGAIN)
+    while not recovering.done():  # two at once: one for each decode worker
+        histories = await ask_many(cluster.url, QUESTION, random.sample(range(NUM_FIRST), 2), concurrency=2)
         result.judge(histories, expected, may_fail=False)
+        await asyncio.sleep(0.2)
     await recovering
+    histories = await ask_many(cluster.url, QUESTION, range(NUM_AGAIN), concurrency=NUM_AGAIN)
+    result.judge(histories, expected, may_fail=False)
     result.complaints += await asyncio.to_thread(cluster.faults_left)
     return result
 
 
-async def _wait_until_fired(cluster: ChaosCluster, number: int) -> Fired | None:
+def _wait_until_fired(cluster: ChaosCluster, number: int) -> Fired | None:
     deadline = time.monotonic() + FIRED_SECONDS
     while (fired := cluster.faults.read_fired(number)) is None and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
+        time.sleep(0.01)
     return fired
 
 
@@ -209,42 +214,52 @@ def _strike(cluster: ChaosCluster, case: Case, mover: str, result: Result, numbe
     victim = _victim(case, result.fired)
     match case.blow:
         case Blow.KILL:
-            assert cluster.workers[victim].wait() == -signal.SIGKILL
-        case Blow.STOP_SHORT | Blow.STOP_LONG | Blow.DESTINATION_STOP:
-            _wait_until_stopped(result.fired.pid) if case.blow is not Blow.DESTINATION_STOP else None
-            if case.blow is Blow.DESTINATION_STOP:
-                cluster.signal(victim, signal.SIGSTOP)
-                cluster.faults.release(number)
-            time.sleep(SHORT_SECONDS if case.blow is Blow.STOP_SHORT else LONG_SECONDS)
+            cluster.workers[victim].wait()
+        case Blow.STOP_SHORT | Blow.STOP_LONG:
+            _wait_until_stopped(result.fired.pid)
+            time.sleep(case.blow.seconds)
             _look_at_quarantine(cluster, case, mover, result)
             cluster.signal(victim, signal.SIGCONT)
         case Blow.RESET:
             pass
         case Blow.SLOW:
-            time.sleep(LONG_SECONDS)
+            time.sleep(case.blow.seconds)
             cluster.faults.release(number)
-        case Blow.DESTINATION_KILL:
-            cluster.signal(victim, signal.SIGKILL)
-            cluster.workers[victim].wait()
-            cluster.faults.release(number)
-        case Blow.CUT_SHORT | Blow.CUT_LONG | Blow.DEAF | Blow.MUTE:
-            _cut(cluster, case, mover, result, number)
-        case Blow.LOSS_5 | Blow.LOSS_20:
-            assert cluster.host is not None
-            cluster.host.lose(LOSSES[case.blow])
-            cluster.faults.release(number)
+        case Blow.DESTINATION_KILL | Blow.DESTINATION_STOP:
+            _strike_destination(cluster, case, victim, number)
+        case _:
+            _degrade_network(cluster, case, mover, result, number)
     if victim == PREFILL and case.blow in ENDS_PREFILL_LIFE:
         code = cluster.workers[PREFILL].wait()
         if code != EXIT_LIFE_OVER:
             result.complaints.append(f"the fenced life ended with {code}")
 
 
-def _cut(cluster: ChaosCluster, case: Case, mover: str, result: Result, number: int) -> None:
+def _strike_destination(cluster: ChaosCluster, case: Case, victim: str, number: int) -> None:
+    """The rest of the write lands in the memory of a process that is dead, or stands still."""
+    if case.blow is Blow.DESTINATION_KILL:
+        cluster.signal(victim, signal.SIGKILL)
+        cluster.workers[victim].wait()
+        cluster.faults.release(number)
+        return
+    cluster.signal(victim, signal.SIGSTOP)
+    _wait_until_stopped(cluster.workers[victim].process.pid)
+    cluster.faults.release(number)
+    time.sleep(case.blow.seconds)
+    cluster.signal(victim, signal.SIGCONT)
+
+
+def _degrade_network(cluster: ChaosCluster, case: Case, mover: str, result: Result, number: int) -> None:
+    """A cut is mended here; loss lasts until the clients of the first wave have their answers."""
     assert cluster.host is not None
+    if case.blow in LOSSES:
+        cluster.host.lose(LOSSES[case.blow])
+        cluster.faults.release(number)
+        return
     directions = {Blow.DEAF: (Direction.OUT,), Blow.MUTE: (Direction.IN,)}.get(case.blow, BOTH)
     cluster.host.lose(1.0, directions)
     cluster.faults.release(number)
-    time.sleep(SHORT_SECONDS if case.blow is Blow.CUT_SHORT else LONG_SECONDS)
+    time.sleep(case.blow.seconds)
     _look_at_quarantine(cluster, case, mover, result)
     cluster.host.mend()
 
@@ -340,8 +355,9 @@ def _run_stage(stage: Stage, mover: str, only: str, expected: Sequence[list[str]
 
 def chaos(movers: Sequence[str], only: str, complaints: list[str]) -> Iterator[Figure]:
     """Run all cases; what is not as it has to be is added to `complaints`."""
-    expected = expected_tokens(QUESTION)
+    expected, expected_short = expected_tokens(QUESTION, SHORT)
     for mover in movers:
+        yield from _late_writes(mover, only, expected_short, complaints)
         for stage in STAGES:
             try:
                 for case, result in _run_stage(stage, mover, only, expected):
@@ -351,6 +367,18 @@ def chaos(movers: Sequence[str], only: str, complaints: list[str]) -> Iterator[F
                     yield from _figures(f"chaos_{mover}_{stage.name}_{case}", result)
             except (OSError, subprocess.CalledProcessError) as error:
                 print(f"{mover} {stage.name}: skipped, there can be no other host here: {error}", file=sys.stderr)
+
+
+def _late_writes(mover: str, only: str, expected: Sequence[list[str]], complaints: list[str]) -> Iterator[Figure]:
+    """A write that lands late, with the rule and without: the second has to be seen."""
+    for is_safe in (True, False):
+        name = f"late_write_{'safe' if is_safe else 'unsafe'}"
+        if only not in name:
+            continue
+        verdicts = late_write(mover, expected, is_safe=is_safe)
+        if is_safe == bool(verdicts[Verdict.WRONG]) or verdicts[Verdict.UNCLEAR]:
+            complaints.append(f"{mover} {name}: {dict(verdicts)}")
+        yield from (Figure(f"chaos_{mover}_{name}_{verdict}", num) for verdict, num in sorted(verdicts.items()))
 
 
 def _figures(name: str, result: Result) -> Iterator[Figure]:
@@ -376,6 +404,7 @@ def main() -> None:
         movers.remove("nixl")
     complaints: list[str] = []
     print_figures(chaos(movers, arguments.only, complaints), arguments.json)
+    print(*complaints, sep="\n", end="\n" * bool(complaints), file=sys.stderr)
     sys.exit(bool(complaints))
 
 

@@ -18,7 +18,9 @@ from tests.e2e.hosts import OtherHost
 from tests.e2e.processes import PATIENCE_SECONDS, Program, running
 
 HEARTBEAT_SECONDS = 0.2
-PEER_TIMEOUT_SECONDS = 3.0
+PEER_TIMEOUT_SECONDS = 4.0
+MAX_BATCH_TOKENS = 256
+"""Short steps: a busy worker is no silent one, and prompts are written in several chunks."""
 POOL_TOKENS = 3072
 """A few prompts fill it, so that blocks are used again at once."""
 
@@ -45,6 +47,7 @@ class ChaosCluster:
         is_safe: bool = True,
         min_handoff_tokens: int = 16,
         decodes: tuple[str, ...] = DECODES,
+        pool_tokens: int = POOL_TOKENS,
     ) -> None:
         self.host = host
         self.faults = FaultFolder(folder := Path(stack.enter_context(TemporaryDirectory())))
@@ -56,8 +59,9 @@ class ChaosCluster:
         links = ("--heartbeat-seconds", str(HEARTBEAT_SECONDS), "--peer-timeout-seconds", str(PEER_TIMEOUT_SECONDS))
         self._lab = (
             *("-m", "tests.e2e.lab_worker", *(() if is_safe else ("--unsafe",)), "--faults", str(folder), "worker"),
-            *("--join", self._control, "--mover", mover, "--max-total-tokens", str(POOL_TOKENS)),
+            *("--join", self._control, "--mover", mover, "--max-total-tokens", str(pool_tokens)),
             *("--min-handoff-tokens", str(min_handoff_tokens), "--no-prefix-cache", *links),
+            *("--max-batch-tokens", str(MAX_BATCH_TOKENS)),
         )
         gateway = ("-m", "lineclear", "gateway", "--control", self._control, "--port", "0", *links)
         self.gateway = stack.enter_context(running(gateway))
@@ -91,9 +95,9 @@ class ChaosCluster:
             for worker_id in self.workers:
                 self.revive(worker_id)
             figures = self.figures()
-            if all(figures.get(f'lineclear_handoff_peers{{worker="{each}"}}') == 1 for each in self.decodes):
-                if figures.get(f'lineclear_handoff_peers{{worker="{PREFILL}"}}') == len(self.decodes):
-                    return
+            wanted = dict.fromkeys(self.decodes, 1) | {PREFILL: len(self.decodes)}
+            if all(figures.get(f'lineclear_handoff_peers{{worker="{each}"}}') == num for each, num in wanted.items()):
+                return
             assert time.monotonic() < deadline, f"not connected again:\n{self.text()}"
             time.sleep(0.05)
 
@@ -146,15 +150,19 @@ def other_host() -> Iterator[OtherHost]:
         host.remove()
 
 
-def expected_tokens(question: Question) -> list[list[str]]:
-    """What one process answers, undisturbed, one prompt at a time."""
+def expected_tokens(*questions: Question) -> list[list[list[str]]]:
+    """What one process answers to each, undisturbed, one prompt at a time."""
     serve = ("-m", "lineclear", "serve", "--port", "0", "--max-total-tokens", "32768", "--colocated")
     with (
         running(serve) as server,
         httpx.Client(base_url=server.wait_for(r"ready on (http://\S+)")[1], timeout=PATIENCE_SECONDS) as http,
     ):
-        bodies = [question.body(idx) | {"stream": False} for idx in range(len(question.prompts))]
-        return [_tokens(http.post("/v1/completions", json=body)) for body in bodies]
+
+        def answer(question: Question, prompt_idx: int) -> list[str]:
+            body = question.body(prompt_idx) | {"stream": False}
+            return _tokens(http.post("/v1/completions", json=body))
+
+        return [[answer(each, idx) for idx in range(len(each.prompts))] for each in questions]
 
 
 def continue_all(cluster: ChaosCluster) -> None:

@@ -6,7 +6,7 @@ disk before anything happens to it. The line names the handoff, so a fault witho
 says which handoff it met.
 
     test    arm ──▶ WORKER.armed ┐                             ┌──▶ fired.jsonl ──▶ read_fired
-    worker                       └─▶ reach(phase) × nth: disarm ┴──▶ kill · stop · reset · hold ──▶ goes on
+    worker                       └─▶ reach(phase), nth: disarm ┴──▶ kill · stop · reset · hold ──▶ goes on
     test                                                              NUMBER.released ──────────┘
 
 The phases are moments between two effects of the production machines: nothing is faked, only interrupted.

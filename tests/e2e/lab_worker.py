@@ -2,7 +2,8 @@
 
     python -m tests.e2e.lab_worker [--unsafe] [--faults FOLDER] worker --worker-id NAME --join ...
 
-`--unsafe` takes out the rule that blocks wait for a proof. `--faults` lets a test arm faults there (`tests.e2e.faults`).
+`--unsafe` takes out the rule that blocks wait for a proof. In the folder that `--faults` names a test arms faults
+(`tests.e2e.faults`).
 """
 
 import os

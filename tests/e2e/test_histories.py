@@ -27,7 +27,10 @@ def _history(*events: Kind | str) -> History:
         ((Kind.SENT, Kind.REFUSED), Verdict.REFUSED),
         ((Kind.SENT, "a", Kind.LEFT), Verdict.LEFT),
         ((Kind.SENT, "abx", Kind.FINISHED, Kind.DONE, Kind.CLOSED), Verdict.WRONG),
-        ((Kind.SENT, "ab", Kind.FINISHED, Kind.DONE, Kind.CLOSED), Verdict.WRONG),  # too short, and ends as if it were not
+        (
+            (Kind.SENT, "ab", Kind.FINISHED, Kind.DONE, Kind.CLOSED),
+            Verdict.WRONG,
+        ),  # too short, and ends as if it were not
         ((Kind.SENT, "abcd", Kind.FINISHED, Kind.DONE, Kind.CLOSED), Verdict.WRONG),
         ((Kind.SENT, "x", Kind.ERROR, Kind.CUT), Verdict.WRONG),  # failed, after a wrong token
         ((Kind.SENT, "x", Kind.LEFT), Verdict.WRONG),

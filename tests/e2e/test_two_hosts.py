@@ -16,50 +16,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.asking import Answers, ask_all, check_invariants, settled_figures
+from tests.e2e.hosts import OtherHost
 from tests.e2e.processes import Program, running
 
 pytestmark = pytest.mark.e2e
 
-HERE, THERE = "10.213.77.1", "10.213.77.2"
-CONTROL = f"{HERE}:7177"
+CONTROL_PORT = 7177
 LINKS = ("--heartbeat-seconds", "0.2", "--peer-timeout-seconds", "3")
-
-
-class OtherHost:
-    """A namespace that one pair of virtual interfaces leads to."""
-
-    def __init__(self) -> None:
-        self.name = f"lineclear-{os.getpid()}"
-        self._ours, self._theirs = f"lc{os.getpid()}a"[:15], f"lc{os.getpid()}b"[:15]
-        _ip("netns", "add", self.name)
-        _ip("link", "add", self._ours, "type", "veth", "peer", "name", self._theirs, "netns", self.name)
-        _ip("address", "add", f"{HERE}/30", "dev", self._ours)
-        _ip("link", "set", self._ours, "up")
-        for words in (
-            ("address", "add", f"{THERE}/30", "dev", self._theirs),
-            ("link", "set", self._theirs, "up"),
-            ("link", "set", "lo", "up"),
-        ):
-            _ip("-n", self.name, *words)
-
-    @property
-    def within(self) -> tuple[str, ...]:
-        """The command that runs another one there."""
-        return ("ip", "netns", "exec", self.name)
-
-    def cut(self) -> None:
-        """Nothing gets through any more, and nobody is told."""
-        _ip("-n", self.name, "link", "set", self._theirs, "down")
-
-    def mend(self) -> None:
-        _ip("-n", self.name, "link", "set", self._theirs, "up")
-
-    def remove(self) -> None:
-        _ip("netns", "del", self.name)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -84,24 +47,25 @@ def start() -> Iterator[Callable[..., Program]]:
         yield start
 
 
-def _join(role: str, worker_id: str) -> tuple[str, ...]:
-    named = ("worker", "--join", CONTROL, "--role", role, "--worker-id", worker_id, "--mover", "nixl")
+def _join(control: str, role: str, worker_id: str) -> tuple[str, ...]:
+    named = ("worker", "--join", control, "--role", role, "--worker-id", worker_id, "--mover", "nixl")
     return (*named, "--max-total-tokens", "32768", "--min-handoff-tokens", "64", *LINKS)
 
 
 def test_kv_goes_from_host_to_host_and_a_cut_between_them_costs_nobody_the_answer(
     expected: Answers, other_host: OtherHost, start: Callable[..., Program]
 ) -> None:
-    gateway = start("gateway", "--control", CONTROL, "--port", "0", *LINKS)
+    control = f"{other_host.here}:{CONTROL_PORT}"
+    gateway = start("gateway", "--control", control, "--port", "0", *LINKS)
     url = gateway.wait_for(r"gateway on (http://[^,]+)")[1]
-    decode = start(*_join("decode", "here"))
-    prefill = start(*_join("prefill", "there"), within=other_host.within)
+    decode = start(*_join(control, "decode", "here"))
+    prefill = start(*_join(control, "prefill", "there"), within=other_host.within)
     decode.wait_for("prefill instance there, .* is connected")
 
     assert asyncio.run(ask_all(url)) == expected
     assert settled_figures(url)['lineclear_handoff_tokens_total{worker="here"}'] > 0
 
-    decode_again = start(*_join("decode", "also-here"))  # with a prefix tree that is empty
+    decode_again = start(*_join(control, "decode", "also-here"))  # with a prefix tree that is empty
     decode_again.wait_for("prefill instance there, .* is connected")
     assert asyncio.run(ask_all(url, other_host.cut)) == expected
     decode_again.wait_for("prefill instance there, .* is lost: silent for 3.0 s")
@@ -111,7 +75,7 @@ def test_kv_goes_from_host_to_host_and_a_cut_between_them_costs_nobody_the_answe
     other_host.mend()
     prefill.wait_for("this life ends")
     assert prefill.wait() != 0
-    start(*_join("prefill", "there"), within=other_host.within)
+    start(*_join(control, "prefill", "there"), within=other_host.within)
     decode_again.wait_for("prefill instance there, .* is connected")
 
 
