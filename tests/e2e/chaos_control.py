@@ -29,9 +29,9 @@ def _prompts(num: int, num_tokens: int) -> list[list[int]]:
 
 
 LONG = Question(prompts=_prompts(1, 400), max_tokens=4)
-SHORT = Question(prompts=_prompts(16, 40), max_tokens=64)
-POOL_TOKENS = 1024
-"""The long prompt takes two fifths of it; the short ones want more than there is."""
+SHORT = Question(prompts=_prompts(12, 40), max_tokens=56)
+POOL_TOKENS = 800
+"""The long prompt takes half of it; the short ones want more than there is."""
 
 
 def late_write(mover: str, expected: Sequence[list[str]], *, is_safe: bool) -> Counter[Verdict]:

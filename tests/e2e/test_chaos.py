@@ -64,7 +64,7 @@ def test_a_fault_costs_no_answer_but_those_that_had_begun(
 
 
 @pytest.mark.parametrize(
-    "case", [Case(Phase.ORDER_ARRIVED, Blow.LOSS_20), Case(Phase.PART_LANDED, Blow.CUT_LONG)], ids=str
+    "case", [Case(Phase.ORDER_ARRIVED, Blow.LOSS_5), Case(Phase.PART_LANDED, Blow.CUT_SHORT)], ids=str
 )
 def test_a_network_that_loses_costs_no_answer(undisturbed: Expected, two_hosts: ChaosCluster, case: Case) -> None:
     result = run_case(two_hosts, case, "nixl", undisturbed[0])
