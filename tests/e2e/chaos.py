@@ -51,7 +51,7 @@ DECODE_VICTIM = "d1"
 _prompts = random.Random(7)
 QUESTION = Question(
     prompts=[[_prompts.randrange(300, 2000) for _ in range(_prompts.randint(90, 400))] for _ in range(NUM_FIRST)],
-    max_tokens=10,
+    max_tokens=20,
 )
 
 
@@ -111,7 +111,8 @@ class Case:
     @property
     def nth(self) -> int:
         """How often it gets there first: not the first handoff of all, and few are aborted."""
-        return 1 if self.phase in {Phase.ABORT_ARRIVED, Phase.CLEAR_UNTOLD, Phase.ABORT_SENT} else 3
+        few = {Phase.ABORT_ARRIVED, Phase.CLEAR_UNTOLD, Phase.ABORT_SENT, Phase.ANSWERING}
+        return 1 if self.phase in few else 3
 
 
 @dataclass

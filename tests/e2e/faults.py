@@ -50,11 +50,13 @@ class Phase(StrEnum):
     """All has arrived and belongs to the sequence, no step has read it, and the writers' holds have not ended."""
     ABORT_SENT = "abort_sent"
     """The abort is with the kernel, no answer has come."""
+    ANSWERING = "answering"
+    """After the handoff: a part of the answer has gone out, more of it is computed and has not."""
 
     @property
     def is_at_prefill(self) -> bool:
         """Whether a prefill instance gets there, and not a decode worker."""
-        return self not in {Phase.ORDER_SENT, Phase.READY_UNUSED, Phase.ABORT_SENT}
+        return self not in {Phase.ORDER_SENT, Phase.READY_UNUSED, Phase.ABORT_SENT, Phase.ANSWERING}
 
 
 class Fault(StrEnum):

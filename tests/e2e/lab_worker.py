@@ -9,18 +9,20 @@
 import os
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lineclear.base.ids import SequenceId
 from lineclear.cli.main import main
 from lineclear.protocol.handoff import receiver as rx
 from lineclear.protocol.handoff import sender as tx
 from lineclear.protocol.handoff.messages import Abort, LineClear, PrefillOrder, WritesDone
 from lineclear.protocol.handoff.names import Epoch
 from lineclear.schedule.holdings import Holdings
+from lineclear.schedule.plan import SequenceUpdate
 from lineclear.transport.movers.delayed import DelayedMover, Delays
 from lineclear.transport.movers.kinds import MoverKind, open_mover
 from lineclear.transport.movers.mover import Memory, Mover, Span, Writer
@@ -34,6 +36,8 @@ from tests.property.hasty_desk import HastyDesk, end_remote_write_once
 DELAYS = Delays(max_run_seconds=0.001, slow_share=0.25, max_slow_seconds=1.0, max_completion_seconds=0.05)
 DELAYS_BESIDE_FAULTS = Delays(max_run_seconds=0.001, max_completion_seconds=0.02)
 """The faults make the harm here."""
+
+ANSWERING_OUTPUTS = 3
 
 
 class PhasedPrefillDesk(PrefillDesk):
@@ -75,7 +79,21 @@ class PhasedDecodeDesk(DecodeDesk):
     def __init__(self, faults: Faults, *parts: Any) -> None:
         super().__init__(*parts)
         self._faults = faults
+        self._num_outputs = Counter[SequenceId]()
+        """Of sequences with tokens that have not ended."""
         faults.connections = lambda: _connections(self._started.links)
+
+    def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
+        told = list(updates)
+        super().on_updates(told)
+        for update in told:
+            sequence_id = update.sequence.sequence_id
+            if update.finish_reason is not None:
+                del self._num_outputs[sequence_id]
+            elif update.token_ids:
+                self._num_outputs[sequence_id] += 1
+                if self._num_outputs[sequence_id] == ANSWERING_OUTPUTS:
+                    self._faults.reach(Phase.ANSWERING, f"{self._worker_id}/{self._life}/sequence {sequence_id}")
 
     def _perform(self, attempt: Any, effect: rx.ReceiverEffect) -> None:
         super()._perform(attempt, effect)
