@@ -42,7 +42,7 @@ LONG_SECONDS = PEER_TIMEOUT_SECONDS + 1.5
 """Longer than the silence after which a peer is lost, the grace of a lost link and a fence together."""
 
 FIRED_SECONDS = 20.0
-RECOVERY_SECONDS = 60.0
+RECOVERY_SECONDS = 120.0
 NUM_FIRST, NUM_CLIENTS, NUM_AGAIN = 16, 8, 6
 LEAVING_SHARE = 0.25
 EXIT_LIFE_OVER = 75
