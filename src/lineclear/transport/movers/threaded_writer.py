@@ -37,10 +37,14 @@ Order: TypeAlias = Write | Forget
 
 
 class Orders:
-    """What the owner wants, in order."""
+    """What the owner wants, in order.
+
+    Not a `SimpleQueue`: its `get` waits for ever if the time is over when it looks what is left of it (CPython 3.11
+    takes a negative rest for none), so a thread that polls a flying write every 100 µs stands still some day.
+    """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._queue: queue.Queue[Order | None] = queue.Queue()
         self.is_closing = False
         """Whether the owner waits for the thread to end."""
         self.is_over = False
