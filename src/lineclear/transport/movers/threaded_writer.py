@@ -7,6 +7,7 @@
     poll ◀─────────── reports ─────────────────────────────┘
 """
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -109,7 +110,11 @@ Work: TypeAlias = Callable[[Orders, Reports], None]
 
 
 class ThreadedWriter:
-    """A `Writer` around the work of its thread."""
+    """A `Writer` around the work of its thread.
+
+    It is closed before the interpreter goes, if nobody has closed it: a thread that comes back from foreign code after
+    that is ended inside of it, and takes the process along with SIGABRT.
+    """
 
     def __init__(self, identity: bytes, work: Work, name: str) -> None:
         self._identity = identity
@@ -117,6 +122,7 @@ class ThreadedWriter:
         self._reports = Reports()
         self._thread = threading.Thread(target=work, args=(self._orders, self._reports), name=name, daemon=True)
         self._thread.start()
+        atexit.register(self.close)
 
     @property
     def identity(self) -> bytes:
@@ -145,6 +151,7 @@ class ThreadedWriter:
         """Join the thread, which answers what is open first."""
         if self._orders.is_closing:
             return
+        atexit.unregister(self.close)
         self._orders.end()
         self._thread.join()
         self._reports.close()

@@ -1,6 +1,8 @@
 """What is true of NIXL only. Whether it holds the contract is asked in `tests/contract`."""
 
 import select
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +17,18 @@ from lineclear.transport.movers.nixl_memory import NixlMemory
 from lineclear.transport.movers.threaded_writer import ThreadedWriter
 
 SIZE = 64 << 20
+
+ENDS_IN_FLIGHT = f"""
+import sys, time
+from lineclear.transport.movers.mover import Span
+from lineclear.transport.movers.nixl import NixlMover
+mover = NixlMover()
+writer = mover.open_writer(mover.open_memory({SIZE}))
+print(writer.identity.hex(), flush=True)
+writer.post(1, bytes.fromhex(sys.stdin.readline()), [Span(0, 0, {SIZE})])
+time.sleep(0.02)
+sys.exit(75)
+"""
 
 
 @dataclass
@@ -111,4 +125,21 @@ def test_foreign_identities_and_keys_are_refused(ends: Ends) -> None:
         ends.memory.admit(memory.key)
     ends.writer.post(1, memory.key, [Span(0, 0, 1)])
     assert answer(ends).outcome is Outcome.FAILED
+    memory.close()
+
+
+def test_a_process_that_ends_with_a_write_in_flight_ends_as_it_wants(mover: NixlMover) -> None:
+    """And not by SIGABRT, from a thread that is inside NIXL while the interpreter goes."""
+    memory = mover.open_memory(SIZE)
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", ENDS_IN_FLIGHT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            admission = memory.admit(bytes.fromhex(process.stdout.readline()))
+            process.stdin.write(memory.key.hex() + "\n")
+            process.stdin.flush()
+            assert process.wait(20.0) == 75
+        assert admission.fence()
     memory.close()
