@@ -73,9 +73,17 @@ class ChaosCluster:
     def start(self, worker_id: str) -> None:
         """Start a worker, or start it again."""
         role = "prefill" if worker_id == PREFILL else "decode"
-        within = self.host.within if self.host is not None and worker_id in self._there else ()
+        is_there = self.host is not None and worker_id in self._there
+        within = self.host.within if is_there else ()
         command = (*self._lab, "--role", role, "--worker-id", worker_id)
-        self.workers[worker_id] = self._stack.enter_context(running(command, within=within))
+        devices = {"UCX_NET_DEVICES": ",".join(("lo", *self._devices(is_there=is_there)))}
+        self.workers[worker_id] = self._stack.enter_context(running(command, devices, within=within))
+
+    def _devices(self, *, is_there: bool) -> tuple[str, ...]:
+        """What NIXL may use beside loopback: not what other tests make and take away meanwhile."""
+        if self.host is None:
+            return ()
+        return (self.host.their_device if is_there else self.host.our_device,)
 
     def signal(self, worker_id: str, number: int) -> None:
         """Send it a signal."""

@@ -40,7 +40,7 @@ class OtherHost:
         self.name = f"lineclear-{unique}"
         network = f"10.213.{os.getpid() % 256}"
         self.here, self.there = f"{network}.1", f"{network}.2"
-        self._ours, self._theirs = f"lc{unique}0"[-15:], f"lc{unique}1"[-15:]
+        self.our_device, self.their_device = f"lc{unique}0"[-15:], f"lc{unique}1"[-15:]
         _run("ip", "netns", "add", self.name)
         try:
             self._connect()
@@ -81,19 +81,21 @@ class OtherHost:
 
     @property
     def _here(self) -> tuple[str, ...]:
-        return (self._ours,)
+        return (self.our_device,)
 
     @property
     def _there(self) -> tuple[str, ...]:
-        return ("-n", self.name, self._theirs)
+        return ("-n", self.name, self.their_device)
 
     def _connect(self) -> None:
-        _run("ip", "link", "add", self._ours, "type", "veth", "peer", "name", self._theirs, "netns", self.name)
-        _run("ip", "address", "add", f"{self.here}/30", "dev", self._ours)
-        _run("ip", "link", "set", self._ours, "up")
+        _run(
+            "ip", "link", "add", self.our_device, "type", "veth", "peer", "name", self.their_device, "netns", self.name
+        )
+        _run("ip", "address", "add", f"{self.here}/30", "dev", self.our_device)
+        _run("ip", "link", "set", self.our_device, "up")
         for words in (
-            ("address", "add", f"{self.there}/30", "dev", self._theirs),
-            ("link", "set", self._theirs, "up"),
+            ("address", "add", f"{self.there}/30", "dev", self.their_device),
+            ("link", "set", self.their_device, "up"),
             ("link", "set", "lo", "up"),
         ):
             _run("ip", "-n", self.name, *words)
