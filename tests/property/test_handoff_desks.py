@@ -28,7 +28,7 @@ MAX_OPEN = 5
 
 ACTIONS = {
     "submit": 10, "turn_decode": 30, "turn_prefill": 25, "land": 25, "wait": 4, "cancel": 1, "fail": 0.5, "lose": 0.4,
-    "kill_prefill": 0.5, "start_prefill": 3, "cut_link": 0.5, "fall_silent": 0.5,
+    "kill_prefill": 0.5, "start_prefill": 3, "cut_link": 0.5, "fall_silent": 2,
 }  # fmt: skip
 
 
