@@ -52,6 +52,10 @@ MAX_DONE_RECORDS = 4096
 STUCK_SECONDS = 30.0
 """How long a write may stay unknown before this life ends: only its end is a proof then (R9)."""
 
+STANDSTILL_SECONDS = 120.0
+"""How long writes may fly while none of them ends, before this life ends: the way to decode is broken, though the links
+are not, and nothing else would free the blocks at both ends."""
+
 LAST_WRITES_SHARE = 0.05
 LONGEST_LAST_WRITES_SECONDS = 0.05
 """How long an answer's last writes are waited for before the next step: this share of the last step, and never longer.
@@ -149,6 +153,8 @@ class PrefillDesk:
         self._next_id = itertools.count(1)
         self._next_ticket = itertools.count(1)
         self._stuck_since: float | None = None
+        self._moved_at = now()
+        """When the last write ended, or the first of those that fly was posted."""
         self._turned_at = now()
         self._step_seconds = 0.0
         """Of the last step: from the end of a turn to what came of it."""
@@ -166,8 +172,13 @@ class PrefillDesk:
         return not self._sender.records
 
     def seconds_until_due(self) -> float:
-        """Everything here comes by a descriptor, except for the patience with unknown writes."""
-        return float("inf") if self._stuck_since is None else max(0.0, self._stuck_since + STUCK_SECONDS - self._now())
+        """Everything here comes by a descriptor, except for the patience with writes that do not end."""
+        ends: list[float] = []
+        if self._stuck_since is not None:
+            ends.append(self._stuck_since + STUCK_SECONDS)
+        if self._writes:
+            ends.append(self._moved_at + STANDSTILL_SECONDS)
+        return max(0.0, min(ends, default=float("inf")) - self._now())
 
     def submit(self, sequence: Sequence) -> None:
         """Refuse it: a prefill instance generates nothing.
@@ -189,7 +200,7 @@ class PrefillDesk:
         """Take in what the writer and the decode workers say.
 
         Raises:
-            LifeOverError: A write has been unknown for too long, or a decode worker has fenced this life.
+            LifeOverError: Writes do not end, or a decode worker has fenced this life.
         """
         for completion in self._writer.poll():
             self._on_completion(completion)
@@ -197,12 +208,7 @@ class PrefillDesk:
             self._on_link(event)
         self._await_last_writes()
         self._turned_at = self._now()
-        if not self._sender.is_stuck:
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = self._now()
-        elif self._now() - self._stuck_since >= STUCK_SECONDS:
-            raise LifeOverError(f"a write has been unknown for {STUCK_SECONDS:g} s; only the end of this life helps")
+        self._end_hopeless_life()
 
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Write what a step has computed."""
@@ -234,6 +240,16 @@ class PrefillDesk:
             num_links_ended=self._links.statistics().by_ending(),
         )
 
+    def _end_hopeless_life(self) -> None:
+        if self._writes and self._now() - self._moved_at >= STANDSTILL_SECONDS:
+            raise LifeOverError(f"no write has ended for {STANDSTILL_SECONDS:g} s; only the end of this life helps")
+        if not self._sender.is_stuck:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = self._now()
+        elif self._now() - self._stuck_since >= STUCK_SECONDS:
+            raise LifeOverError(f"a write has been unknown for {STUCK_SECONDS:g} s; only the end of this life helps")
+
     def _await_last_writes(self) -> None:
         """Give writes that an answer waits for a moment to end, so that it does not wait for the step that follows."""
         patience = min(LAST_WRITES_SHARE * self._step_seconds, LONGEST_LAST_WRITES_SECONDS)
@@ -245,6 +261,7 @@ class PrefillDesk:
                 self._on_completion(completion)
 
     def _on_completion(self, completion: Completion) -> None:
+        self._moved_at = self._now()
         epoch, write_id = self._writes[completion.ticket]
         if completion.outcome is Outcome.UNKNOWN:
             logger.error("%s: nobody can tell what became of write %d: %s", epoch, write_id, completion.reason)
@@ -362,6 +379,8 @@ class PrefillDesk:
         source = self._blocks.blocks_read(job.reader)
         spans = extents(self._layout, job.layout, source, job.destination, write.start, write.end)
         ticket = next(self._next_ticket)
+        if not self._writes:
+            self._moved_at = self._now()
         self._writes[ticket] = (write.epoch, write.write_id)
         self._num_tokens += write.end - write.start
         self._writer.post(ticket, job.work.memory_key, [Span(*each) for each in spans])
