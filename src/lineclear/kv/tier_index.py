@@ -12,7 +12,7 @@ Invariants:
 Driven by `tiers`, which passes a logical clock. On disk a block is a file's place in the budget.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -73,6 +73,15 @@ class TierIndex:
         """Return where a prefix's last block is."""
         entry = self._entries.get(key)
         return None if entry is None else entry.block_id
+
+    def parent(self, key: PrefixKey) -> PrefixKey | None:
+        """Return the prefix one block shorter than one that is here, as far as it is known."""
+        return self._entries[key].parent
+
+    def names_of(self, block_ids: Iterable[BlockId]) -> list[Named]:
+        """Return whose blocks these are, without those that were given up."""
+        entries = [entry for block_id in block_ids if (entry := self._by_block.get(block_id)) is not None]
+        return [Named(entry.key, entry.parent) for entry in entries]
 
     def add(self, named: Named, block_id: BlockId, now: int) -> None:
         """Take in a complete block that somebody holds.
