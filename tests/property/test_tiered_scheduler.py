@@ -34,9 +34,7 @@ class TieredMachine(SchedulerMachine):
         tiers=TIERS,
         seed=st.integers(0, 2**32),
     )
-    def start(
-        self, config: ScheduleConfig, num_blocks: int, block_size: int, tiers: TiersConfig, seed: int
-    ) -> None:
+    def start(self, config: ScheduleConfig, num_blocks: int, block_size: int, tiers: TiersConfig, seed: int) -> None:
         self.engine = TieredToyEngine(config, num_blocks, block_size, tiers, random.Random(seed))
         self.plan = None
         self.results = {}

@@ -146,8 +146,12 @@ class DiskTier:
         Raises: InvariantError if not. Cost: proportional to the tier.
         """
         self.index.check()
-        expected = {(each, writer_of(copy_id)) for copy_id, write in self._writes.items() for each in write.disk_block_ids}
-        expected |= {(each, reader_of(copy_id)) for copy_id, read in self._reads.items() for each in read.disk_block_ids}
+        expected = {
+            (each, writer_of(copy_id)) for copy_id, write in self._writes.items() for each in write.disk_block_ids
+        }
+        expected |= {
+            (each, reader_of(copy_id)) for copy_id, read in self._reads.items() for each in read.disk_block_ids
+        }
         found = {
             (block_id, holder)
             for block_id, holders in self.index.pool.held_blocks()

@@ -1,10 +1,10 @@
 """Device, host and disk behind one prefix tree: what is where, what moves, and who holds what meanwhile.
 
     device    prefix tree, block pool
-      │ ▲     Offload: on insertion, on reuse, or before eviction (OffloadPolicy)     Load: on a hit
+      │ ▲     Offload: on insertion, on reuse, or before eviction (OffloadPolicy). Load: on a hit
       ▼ │
     host      HostTier
-      │ ▲     DiskWrite: likewise                                                     DiskRead: prefetch of a queued request
+      │ ▲     DiskWrite: likewise. DiskRead: prefetch of a queued request
       ▼ │
     disk      DiskTier
 

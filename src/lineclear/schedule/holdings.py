@@ -220,7 +220,9 @@ class Holdings:
             if HolderKind.WRITER in kinds:
                 with_sequence = kinds == [HolderKind.SEQUENCE, HolderKind.WRITER]
                 alone = kinds == [HolderKind.WRITER] * len(kinds)
-                is_private = (with_sequence or alone) if block_id in loaded else with_sequence if block_id in written else alone
+                is_private = (
+                    (with_sequence or alone) if block_id in loaded else with_sequence if block_id in written else alone
+                )
                 _require(is_private, f"block {block_id} is read while it is written: {holders}")
 
     def _check_prefix(self, sequence: Sequence) -> None:

@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True):
     chunks: tuple[Chunk, ...]
     num_tokens: int
     load_ids: tuple[CopyId, ...] = ()
-    """The loads that bring what the chunks read: the pass waits where it reads, and all have ended before its commit."""
+    """Loads that bring what the chunks read: the pass waits where it reads, and all have ended before its commit."""
 
 
 class ChunkResult(msgspec.Struct, frozen=True):

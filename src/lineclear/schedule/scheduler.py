@@ -18,8 +18,9 @@ from lineclear.base.errors import InvariantError
 from lineclear.base.ids import BlockId, SequenceId
 from lineclear.kv.copies import Copy, CopyEnd, CopyId
 from lineclear.kv.pool import BlockPool, Holder
+from lineclear.kv.prefix_key import PrefixKey
 from lineclear.kv.radix import RadixTree
-from lineclear.kv.tiers import Tiers
+from lineclear.kv.tiers import Tiers, TiersStatistics
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import FinishReason
 from lineclear.schedule.config import ScheduleConfig
@@ -47,6 +48,7 @@ class SchedulerStatistics:
     num_damaged: int
     """Sequences that ended because what was computed for them could not be trusted."""
     draft_counts: DraftCounts
+    tiers: TiersStatistics | None = None
 
 
 class Scheduler:
@@ -187,6 +189,11 @@ class Scheduler:
                 if end.failure is not None:
                     self._spoil(sequence)
 
+    def note_on_disk(self, keys: Collection[PrefixKey]) -> None:
+        """Files were seen on disk, the oldest first; other workers write there too."""
+        if self._tiers is not None and keys:
+            self._tiers.note_on_disk(keys, self._now)
+
     def stop_prefetch(self, sequence_id: SequenceId) -> None:
         """Let a queued sequence wait for the disk no more."""
         if self._tiers is not None:
@@ -232,19 +239,7 @@ class Scheduler:
             sequence = self._queues.get(chunk.sequence_id)
             if sequence is None:
                 raise InvariantError(f"sequence {chunk.sequence_id} ended under its own forward pass")
-            if chunk.sequence_id in self._cancelled:
-                self._end_early(sequence, "cancelled", None)
-            elif chunk.sequence_id in self._spoiled:
-                self._restart(sequence)
-            elif (result := results.get(chunk.sequence_id)) is not None and result.error is not None:
-                self._end_damaged(sequence, result.error)
-            elif chunk.samples:
-                self._commit_sample(sequence, chunk, result)
-            else:
-                sequence.num_computed_tokens = chunk.end
-                self._holdings.publish(sequence, self._now)
-                if sequence.reader is not None:
-                    self._news.append(SequenceUpdate(sequence, num_computed_tokens=chunk.end))
+            self._commit_chunk(sequence, chunk, results.get(chunk.sequence_id))
         for sequence in [each for each in self._queues.running if each.is_sent and each.load_id is None]:
             num_computed = sequence.num_computed_tokens
             self._end(sequence)
@@ -271,6 +266,7 @@ class Scheduler:
             output_tokens=self._output_tokens,
             num_damaged=self._num_damaged,
             draft_counts=draft_counts,
+            tiers=None if self._tiers is None else self._tiers.statistics(),
         )
 
     def check(self) -> None:
@@ -305,6 +301,21 @@ class Scheduler:
         if len(self._queues.waiting) >= config.max_waiting:
             return f"{config.max_waiting} sequences are waiting already"
         return None
+
+    def _commit_chunk(self, sequence: Sequence, chunk: Chunk, result: ChunkResult | None) -> None:
+        if chunk.sequence_id in self._cancelled:
+            self._end_early(sequence, "cancelled", None)
+        elif chunk.sequence_id in self._spoiled:
+            self._restart(sequence)
+        elif result is not None and result.error is not None:
+            self._end_damaged(sequence, result.error)
+        elif chunk.samples:
+            self._commit_sample(sequence, chunk, result)
+        else:
+            sequence.num_computed_tokens = chunk.end
+            self._holdings.publish(sequence, self._now)
+            if sequence.reader is not None:
+                self._news.append(SequenceUpdate(sequence, num_computed_tokens=chunk.end))
 
     def _commit_sample(self, sequence: Sequence, chunk: Chunk, result: ChunkResult | None) -> None:
         if result is None:
