@@ -4,8 +4,8 @@
     DIRECTORY/<fingerprint>/<first byte of the key>/<anything>.tmp one that is being written
 
 A file comes to be by a rename after its content was synced, so a name means a whole file, also after a kill at any
-moment. What was lost or changed nevertheless is found by the digest. Whether the rename itself survives a power cut does
-not matter: without it there is one block less.
+moment. What was lost or changed nevertheless is found by the digest. Whether the rename itself survives a power cut
+does not matter: without it there is one block less.
 
 Several workers may use one directory, also after a restart: equal names mean equal contents. Workers with another
 model, layout or number format use another directory inside.

@@ -3,12 +3,18 @@
 On the CPU it is memory like any other; beside a CUDA device it is pinned, so that copies run beside the computation.
 """
 
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
+from torch import Tensor
 
 from lineclear.base.ids import BlockId
 from lineclear.kv.layout import Layout
+
+
+def bytes_of(flat: Tensor) -> memoryview:
+    """The bytes of a tensor of bytes on the CPU, not a copy of them."""
+    return memoryview(cast("Any", flat.numpy())).cast("B")  # numpy's stubs hide that an array is a buffer
 
 
 class HostMemory:
@@ -17,7 +23,7 @@ class HostMemory:
     def __init__(self, layout: Layout, *, is_pinned: bool) -> None:
         self.layout: Final = layout
         self.flat: Final = torch.zeros(layout.num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
-        self._buffer = memoryview(self.flat.numpy()).cast("B")
+        self._buffer = bytes_of(self.flat)
 
     @property
     def buffer(self) -> memoryview:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lineclear.base.errors import InvariantError
 from lineclear.engine.block_copier import BlockCopier, CpuBlockCopier, CudaBlockCopier
-from lineclear.engine.host_memory import HostMemory
+from lineclear.engine.host_memory import HostMemory, bytes_of
 from lineclear.engine.readiness import Readiness
 from lineclear.kv.layout import Layout, PartShape
 from lineclear.model.batch import Part
@@ -97,7 +97,7 @@ class KvStore:
         """What moves blocks between this store and host memory of the same layout."""
         if self.device.type == "cuda":
             return CudaBlockCopier(self._flat, self.layout, host)
-        return CpuBlockCopier(memoryview(self._flat.numpy()).cast("B"), self.layout, host)
+        return CpuBlockCopier(bytes_of(self._flat), self.layout, host)
 
     def view(self, readiness: Readiness) -> "KvView":
         """The store as one forward pass sees it."""

@@ -208,5 +208,7 @@ def _end(transfer: Transfer, num_blocks: int) -> CopyEnd:
 
 def _reading_order(store: KvStore) -> list[tuple[int, tuple[int, Part]]]:
     """The layout's parts in the order in which a pass reads them: layer by layer, and of each the index first."""
-    parts = [(idx, (part.layer, cast("Part", part.part))) for idx, part in enumerate(store.layout.shape)]
-    return sorted(parts, key=lambda each: (each[1][0], each[1][1] != "index"))
+    order: list[tuple[int, tuple[int, Part]]] = [
+        (idx, (shape.layer, cast("Part", shape.part))) for idx, shape in enumerate(store.layout.shape)
+    ]
+    return sorted(order, key=lambda each: (each[1][0], each[1][1] != "index"))
