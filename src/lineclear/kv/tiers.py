@@ -331,11 +331,17 @@ class Tiers:
         """Begin to offload the first so many blocks as there is room for; return how many."""
         host_block_ids = self._host.try_receive(copy_id, [self._named(node) for node in nodes], is_from_disk=False)
         if host_block_ids:
-            blocks = _blocks(nodes[: len(host_block_ids)])
-            self._pool.acquire(blocks, reader_of(copy_id))
-            offload = self._offloads[copy_id] = Offload(copy_id, blocks, host_block_ids)
+            offload = Offload(copy_id, _blocks(nodes[: len(host_block_ids)]), host_block_ids)
+            self._hold_source(offload)
+            self._offloads[copy_id] = offload
             self._book.start(offload)
         return len(host_block_ids)
+
+    def _hold_source(self, offload: Offload) -> None:
+        self._pool.acquire(offload.device_block_ids, reader_of(offload.copy_id))
+
+    def _release_source(self, offload: Offload) -> None:
+        self._pool.release(offload.device_block_ids, reader_of(offload.copy_id))
 
     def _write_back_device(self) -> None:
         """Let the coldest blocks leave the tree; who has no copy below is held by its offload until it has."""
@@ -388,8 +394,7 @@ class Tiers:
             self._write_to_disk(names)
 
     def _end_offload(self, end: CopyEnd) -> None:
-        offload = self._offloads.pop(end.copy_id)
-        self._pool.release(offload.device_block_ids, reader_of(end.copy_id))
+        self._release_source(self._offloads.pop(end.copy_id))
         self._totals.num_offloaded += end.num_done
         added = self._host.end_arrival(end.copy_id, end.num_done, self._now)
         if self.config.offload is OffloadPolicy.WRITE_THROUGH:
