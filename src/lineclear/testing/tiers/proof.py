@@ -24,8 +24,8 @@ POOL_TOKENS = 3200
 START_LEN, MAX_LEN = 320, 800
 """Beyond the 256 tokens that the bundled model attends to at once: the index decides."""
 NUM_SESSIONS = 24
-HOST_GIB = 0.04
-"""8,000 tokens: more than the device has, and less than all sessions."""
+HOST_GIB = 0.02
+"""4,100 tokens: more than the device has, and less than all sessions."""
 LONGEST_DELAY_SECONDS = 0.004
 LONGEST_CONTROL_DELAY_SECONDS = 0.05
 """Without a guard a copy has to be slower than what it races with: for a wait, a pass over a few tokens."""
