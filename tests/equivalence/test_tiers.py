@@ -7,6 +7,7 @@ import pytest
 from lineclear.testing.tiers.killing import kill_writers
 from lineclear.testing.tiers.proof import Outcome, bounded_proof
 
+
 @functools.cache
 def outcomes() -> dict[str, Outcome]:
     return {outcome.arm.name: outcome for outcome in bounded_proof().run()}

@@ -11,7 +11,7 @@ import torch
 from lineclear.base.errors import ConfigError
 from lineclear.config.components import CacheConfig, EngineConfig
 from lineclear.engine.copy_stream import Step
-from lineclear.engine.disk_files import DiskFiles
+from lineclear.engine.disk_files import DiskFiles, file_size_bytes
 from lineclear.engine.disk_stream import DiskStream
 from lineclear.engine.engine import TierDrive
 from lineclear.engine.free_memory import free_memory_bytes
@@ -19,7 +19,6 @@ from lineclear.engine.host_memory import HostMemory
 from lineclear.engine.readiness import LoadReadiness
 from lineclear.engine.store import KvStore
 from lineclear.engine.tier_copies import MakeReadiness, TierCopies, open_streams
-from lineclear.kv.disk_format import HEADER_BYTES
 from lineclear.kv.layout import Layout
 from lineclear.kv.offload_policy import OffloadPolicy, PrefetchPolicy
 from lineclear.kv.pool import BlockPool
@@ -28,9 +27,6 @@ from lineclear.kv.tiers import Tiers, TiersConfig
 from lineclear.model.digest import model_digest
 
 GIB = 1024**3
-
-FILE_SYSTEM_BLOCK_BYTES = 4096
-"""Files take whole ones."""
 
 SCANS_OF_A_BUDGET = 16
 """A worker looks what others have written each time it has written such a part of the budget itself."""
@@ -124,30 +120,20 @@ def _num_host_blocks(cache: CacheConfig, layout: Layout) -> int:
     if size_bytes > free_bytes:
         allowed = f"at most {free_bytes / GIB:.1f}, for which there is free memory"
         raise ConfigError("host_cache_gib", cache.host_cache_gib, allowed)
-    num_blocks = size_bytes // _block_bytes(layout)
+    num_blocks = size_bytes // layout.block_bytes
     if not num_blocks:
-        raise ConfigError("host_cache_gib", cache.host_cache_gib, f"at least a block of {_block_bytes(layout)} bytes")
+        raise ConfigError("host_cache_gib", cache.host_cache_gib, f"at least a block of {layout.block_bytes} bytes")
     return num_blocks
 
 
 def _num_disk_blocks(cache: CacheConfig, layout: Layout) -> int:
     if cache.disk_cache_dir is None:
         return 0
-    file_bytes = file_size_bytes(layout)
+    file_bytes = file_size_bytes(layout.block_bytes)
     num_blocks = int(cache.disk_cache_gib * GIB) // file_bytes
     if not num_blocks:
         raise ConfigError("disk_cache_gib", cache.disk_cache_gib, f"at least a file of {file_bytes} bytes")
     return num_blocks
-
-
-def file_size_bytes(layout: Layout) -> int:
-    """What the file of a block takes on disk."""
-    num_bytes = HEADER_BYTES + _block_bytes(layout)
-    return -(-num_bytes // FILE_SYSTEM_BLOCK_BYTES) * FILE_SYSTEM_BLOCK_BYTES
-
-
-def _block_bytes(layout: Layout) -> int:
-    return sum(part.row_bytes for part in layout.shape) * layout.block_size
 
 
 def _open_files(cache: CacheConfig, digest: bytes) -> DiskFiles:

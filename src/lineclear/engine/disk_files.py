@@ -33,6 +33,9 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 IOV_MAX: Final = 1024
 """Buffers of one system call at most."""
 
+FILE_SYSTEM_BLOCK_BYTES: Final = 4096
+"""Files take whole ones."""
+
 STALE_SECONDS: Final = 3600.0
 """After so long nobody is still writing a file."""
 
@@ -40,6 +43,11 @@ _FAILURES: Final = {
     disk_format.Fault.DAMAGED: CopyFailure.DAMAGED,
     disk_format.Fault.FOREIGN: CopyFailure.FOREIGN,
 }
+
+
+def file_size_bytes(block_bytes: int) -> int:
+    """What the file of a block takes on disk."""
+    return -(-(HEADER_BYTES + block_bytes) // FILE_SYSTEM_BLOCK_BYTES) * FILE_SYSTEM_BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)

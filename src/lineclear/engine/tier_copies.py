@@ -15,6 +15,7 @@ from typing import TypeAlias, cast
 
 from lineclear.engine.block_copier import BlockCopier, block_runs
 from lineclear.engine.copy_stream import CopyStream, CudaStream, Step, ThreadStream, Transfer
+from lineclear.engine.disk_files import file_size_bytes
 from lineclear.engine.disk_stream import DiskStream
 from lineclear.engine.host_memory import HostMemory
 from lineclear.engine.readiness import AlwaysReady, LoadReadiness, Readiness, WaitCounts
@@ -44,6 +45,9 @@ class CopyStatistics:
     """Times that a pass found a part not ready."""
     wait_seconds: float
     block_bytes: int
+    """What a block takes in a memory."""
+    file_bytes: int
+    """What its file takes on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,7 @@ class TierCopies:
         self._make_readiness = make_readiness
         self._order = _reading_order(store)
         self._part_steps: PartSteps = {part: step for step, (_, part) in enumerate(self._order)}
-        layout = store.layout
-        self._block_bytes = sum(part.row_bytes for part in layout.shape) * layout.block_size
+        self._block_bytes = store.layout.block_bytes
         self._loads: dict[CopyId, tuple[Load, Transfer]] = {}
         self._offloads: dict[CopyId, tuple[Offload, Transfer]] = {}
         self._num_on_disk = 0
@@ -172,6 +175,7 @@ class TierCopies:
             num_waits=totals.waits.num_waits,
             wait_seconds=totals.waits.seconds,
             block_bytes=self._block_bytes,
+            file_bytes=file_size_bytes(self._block_bytes),
         )
 
     def close(self) -> None:

@@ -96,9 +96,7 @@ def full_proof() -> Proof:
 
 
 def _proof(*, num_requests: int, num_others: int, num_controls: int) -> Proof:
-    jitter = TierMaking(
-        before_step=Jitter(1, LONGEST_DELAY_SECONDS), before_file=Jitter(2, LONGEST_DELAY_SECONDS)
-    )
+    jitter = TierMaking(before_step=Jitter(1, LONGEST_DELAY_SECONDS), before_file=Jitter(2, LONGEST_DELAY_SECONDS))
     faults = TierMaking(before_step=Jitter(3, LONGEST_DELAY_SECONDS, fail_share=0.02))
     arms = [
         Arm("write_through_with_disk", num_requests, _cache("write_through"), jitter, has_disk=True),
