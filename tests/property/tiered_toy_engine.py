@@ -22,20 +22,27 @@ from lineclear.kv.prefix_key import PrefixKey
 from lineclear.kv.tiers import TiersConfig
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.plan import ChunkResult, Plan, SequenceUpdate
+from lineclear.schedule.planner import Prefillers
 from tests.property.toy_engine import ToyEngine
 
 Rows = list[tuple[tuple[int, ...], tuple[int, ...]]]
 """Of one block: what the target and the draft layer hold for each of its slots."""
-JUNK: tuple[int, ...] = (-1,)
+JUNK: tuple[int, ...] = (250,)
 
 
 class TieredToyEngine(ToyEngine):
     """`rng` decides how far copies get, and which of them fail."""
 
     def __init__(
-        self, config: ScheduleConfig, num_blocks: int, block_size: int, tiers: TiersConfig, rng: random.Random
+        self,
+        config: ScheduleConfig,
+        num_blocks: int,
+        block_size: int,
+        tiers: TiersConfig,
+        rng: random.Random,
+        prefillers: Prefillers | None = None,
     ) -> None:
-        super().__init__(config, num_blocks, block_size, None, tiers)
+        super().__init__(config, num_blocks, block_size, prefillers, tiers)
         self.rng = rng
         self.host: dict[BlockId, Rows] = {}
         self.disk: dict[PrefixKey, Rows] = {}
