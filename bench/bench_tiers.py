@@ -49,10 +49,10 @@ SCALE = 16
 """Real tokens for one of the replay."""
 TRACE_BLOCK_LEN = 64
 """Real tokens of one hash id."""
-NUM_SESSIONS = 10
-MAX_REQUESTS = 24
+NUM_SESSIONS = 8
+MAX_REQUESTS = 12
 """Of one session; the real ones go on for hundreds."""
-MAX_LEN = 6_000
+MAX_LEN = 3_000
 WORKING_SET_RATIO = 4
 
 
