@@ -124,15 +124,19 @@ class DiskTier:
         self._delete(key for key in unwanted if not self.is_known(key))
 
     def end_read(self, end: CopyEnd) -> None:
-        """Let go of the files, and of the first that could not be read for good."""
+        """Let go of the files, and for good of what could not be read.
+
+        After one that is not what it should be the rest of the batch goes as well: without it nobody can use them
+        before it is written anew, and whatever befell it may have befallen them.
+        """
         read = self._reads.pop(end.copy_id)
         self.index.pool.release(read.disk_block_ids, reader_of(end.copy_id))
-        if end.num_done < len(read.names):
-            key = read.names[end.num_done].key
+        is_bad = end.failure in {CopyFailure.DAMAGED, CopyFailure.FOREIGN}
+        lost = [named.key for named in read.names[end.num_done :][: None if is_bad else 1]]
+        for key in lost:
             if key in self.index:
                 self.index.remove(key)
-            if end.failure in {CopyFailure.DAMAGED, CopyFailure.FOREIGN} and not self.is_known(key):
-                self._delete([key])
+        self._delete(key for key in lost if is_bad and not self.is_known(key))
 
     def forget_family(self, family: bytes) -> None:
         """Give up all prefixes of a family, those that are being written as well."""

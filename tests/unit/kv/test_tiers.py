@@ -182,11 +182,11 @@ def test_a_damaged_file_is_a_miss_and_is_deleted() -> None:
     (read,) = world.take(DiskRead)
     world.tiers.end(CopyEnd(read.copy_id, 1, CopyFailure.DAMAGED))
     assert world.num_on_host() == 1
-    assert world.take(DiskDelete) == [DiskDelete((keys[1],))]
+    assert world.take(DiskDelete) == [DiskDelete(keys[1:])]
     world.tiers.check()
     statistics = world.tiers.statistics()
     assert statistics.disk is not None
-    assert (statistics.disk.held, statistics.host.held) == (2, 1)
+    assert (statistics.disk.held, statistics.host.held) == (1, 1)
 
 
 def test_the_disk_has_a_budget() -> None:
