@@ -89,6 +89,12 @@ def test_best_effort_does_not_wait(open_engine: OpenEngine) -> None:
     assert ask(open_engine(slow, prefetch_policy="best_effort")) < NUM_CACHED
 
 
+def test_wait_waits_however_long_it_takes(open_engine: OpenEngine) -> None:
+    ask(open_engine())
+    slow = TierMaking(before_file=lambda: time.sleep(0.01))
+    assert ask(open_engine(slow, prefetch_seconds=0.01)) == NUM_CACHED
+
+
 def test_a_timeout_ends_the_wait_and_what_is_there_is_used(open_engine: OpenEngine) -> None:
     ask(open_engine())
     num_files = itertools.count()
@@ -137,13 +143,13 @@ def test_the_budget_is_kept(open_engine: OpenEngine, tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused_in_words(open_engine: OpenEngine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="disk_cache_dir: got .*a directory that can be written in"):
+    with pytest.raises(ConfigError, match=r"disk_cache_dir: got .*a directory that can be written in"):
         open_engine(disk_cache_dir=str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"host_cache_gib: got 60000.0, allowed: at most .*free memory"):
         open_engine(host_cache_gib=60000.0)
-    with pytest.raises(ConfigError, match="host_cache_gib: got 1e-06, allowed: at least a block"):
+    with pytest.raises(ConfigError, match=r"host_cache_gib: got 1e-06, allowed: at least a block"):
         open_engine(host_cache_gib=0.000001)
-    with pytest.raises(ConfigError, match="host_cache_gib: got 0.0, allowed: more than 0 with disk_cache_dir"):
+    with pytest.raises(ConfigError, match=r"host_cache_gib: got 0.0, allowed: more than 0 with disk_cache_dir"):
         CacheConfig(disk_cache_dir="x")
-    with pytest.raises(ConfigError, match="host_cache_gib: got 1.0, allowed: 0 without prefix_cache"):
+    with pytest.raises(ConfigError, match=r"host_cache_gib: got 1.0, allowed: 0 without prefix_cache"):
         ServeConfig(engine=EngineConfig(prefix_cache=False), cache=CacheConfig(host_cache_gib=1.0))

@@ -88,7 +88,8 @@ def build_tiers(
     copies = TierCopies(store, host, open_streams(store, making.before_step), disk, making.make_readiness)
     if files is not None:
         plans.note_on_disk([each.key for each in files.scan()], 0)
-    return BuiltTiers(plans, TierDrive(copies, cache.prefetch_seconds))
+    has_timeout = tiers_config.prefetch is PrefetchPolicy.TIMEOUT
+    return BuiltTiers(plans, TierDrive(copies, cache.prefetch_seconds if has_timeout else None))
 
 
 def fingerprint(config: EngineConfig, model_dir: Path, layout: Layout) -> bytes:

@@ -37,7 +37,8 @@ class TierDrive:
     """What executes the copies between tiers, and how long a queued sequence waits for the disk."""
 
     copies: TierCopies
-    prefetch_seconds: float
+    prefetch_seconds: float | None
+    """None: for as long as it takes."""
     now: Callable[[], float] = time.monotonic
 
 
@@ -88,8 +89,9 @@ class Engine:
         self._sequences[sequence.sequence_id] = sequence
         self._scheduler.add(sequence)
         if self._tiers is not None:
-            if self._scheduler.is_prefetching(sequence.sequence_id):
-                self._deadlines[sequence.sequence_id] = self._tiers.now() + self._tiers.prefetch_seconds
+            prefetch_seconds = self._tiers.prefetch_seconds
+            if prefetch_seconds is not None and self._scheduler.is_prefetching(sequence.sequence_id):
+                self._deadlines[sequence.sequence_id] = self._tiers.now() + prefetch_seconds
             self._start_copies()
 
     def cancel(self, sequence_id: SequenceId) -> bool:

@@ -182,12 +182,19 @@ class Tiers:
         if self.config.offload is OffloadPolicy.WRITE_THROUGH:
             self._offload_path(end, start)
 
+    def make_room(self, num_blocks: int) -> None:
+        """Give up the coldest blocks of the device, until so many are free, or will be when offloads have ended."""
+        if self.config.offload is OffloadPolicy.WRITE_BACK:
+            self._write_back_device(num_blocks)
+        else:
+            self._tree.evict(num_blocks - self._pool.num_free)
+
     def write_back(self, now: int) -> None:
         """Copy down what is about to be given up: enough for a step to find free blocks."""
         self._now = now
         if self.config.offload is OffloadPolicy.WRITE_BACK:
             self._write_back_host()
-            self._write_back_device()
+            self._write_back_device(min(self.config.num_ahead_blocks, self._pool.num_blocks // _AHEAD_SHARE))
 
     def forget(self, prefix: PrefixNode) -> None:
         """Give up, below the device, everything whose first block is a prefix's: it is suspect."""
@@ -343,10 +350,9 @@ class Tiers:
     def _release_source(self, offload: Offload) -> None:
         self._pool.release(offload.device_block_ids, reader_of(offload.copy_id))
 
-    def _write_back_device(self) -> None:
+    def _write_back_device(self, num_wanted: int) -> None:
         """Let the coldest blocks leave the tree; who has no copy below is held by its offload until it has."""
         num_leaving = sum(len(each.device_block_ids) for each in self._offloads.values())
-        num_wanted = min(self.config.num_ahead_blocks, self._pool.num_blocks // _AHEAD_SHARE)
         passage = reader_of(self._book.next_id())
         leaving: list[PrefixNode] = []
         while self._pool.num_free + num_leaving + len(leaving) < num_wanted:

@@ -55,6 +55,13 @@ class Holdings:
         """Blocks that a sequence alone on this worker could get."""
         return self._pool.num_usable
 
+    def has_room_now(self, num_blocks: int) -> bool:
+        """Whether so many available blocks can be had at once, or some of them only when offloads have ended."""
+        if self._tiers is None or num_blocks <= self._pool.num_free:
+            return True
+        self._tiers.make_room(num_blocks)
+        return num_blocks <= self._pool.num_free or not self.is_offloading
+
     def num_blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks so many tokens take."""
         return -(-num_tokens // self.block_size)
@@ -244,13 +251,23 @@ class Holdings:
     def _try_allocate(self, num_blocks: int, holders: Collection[Holder]) -> list[BlockId] | None:
         """Blocks that all these holders hold, some of them taken from the tree; None if there are too few."""
         num_short = num_blocks - self._pool.num_free
-        if num_short > 0 and (num_short > self._tree.num_evictable_blocks or self._tree.evict(num_short) < num_short):
+        if num_short > self._tree.num_evictable_blocks:
             return None
+        if num_short > 0:
+            self._make_room(num_blocks)
+            if num_blocks > self._pool.num_free:
+                return None
         first, *others = holders
         block_ids = self._pool.try_allocate(num_blocks, first)
         for holder in others:
             self._pool.acquire(block_ids or (), holder)
         return block_ids
+
+    def _make_room(self, num_blocks: int) -> None:
+        if self._tiers is None:
+            self._tree.evict(num_blocks - self._pool.num_free)
+        else:
+            self._tiers.make_room(num_blocks)
 
     def _note_read(self, sequence: Sequence, block_ids: list[BlockId]) -> None:
         if sequence.reader is not None:

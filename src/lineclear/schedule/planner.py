@@ -249,10 +249,11 @@ class Planner:
             return False
         holdings.take_prefix(sequence, prefix)
         # What the prefix holds now was counted as available before.
-        if num_needed <= holdings.num_available - num_promised:
+        if num_needed > holdings.num_available - num_promised:
+            self._refusal = (sequence, num_spare)
+        elif holdings.has_room_now(num_needed):
             return True
         holdings.give_back_prefix(sequence)
-        self._refusal = (sequence, num_spare)
         return False
 
     def _num_promised(self) -> int:
