@@ -1,9 +1,9 @@
 """Times first tokens with a prompt's KV on each tier, and replays sessions that the device cannot keep.
 
 All ratios are of one run on one machine, on `lineclear-tiny`. A 32k-token prompt is asked cold, then again with its KV
-on the device, in host memory, and on disk by an engine that has just started. The replay takes the requests of real coding
-agents (prefix structure and order; tokens are made up, `SCALE` times fewer), with a device pool of a quarter of what
-they need, and compares the share of prompt tokens that were found with that of a pool that keeps everything.
+on the device, in host memory, and on disk by an engine that has just started. The replay takes the requests of real
+coding agents (prefix structure and order; tokens are made up, `SCALE` times fewer), with a device pool of a quarter of
+what they need, and compares the share of prompt tokens that were found with that of a pool that keeps everything.
 
     LINECLEAR_DATA=../shared python -m bench.bench_tiers [--only NAME ...] [--json FILE]
 """
