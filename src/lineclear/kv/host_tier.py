@@ -56,8 +56,7 @@ class HostTier:
         num_wanted = min(len(names), self.index.num_available)
         self._evict(num_wanted)
         num_blocks = min(num_wanted, self.index.pool.num_free)
-        # Blocks that follow each other are copied in one piece.
-        block_ids = tuple(sorted(self.index.pool.try_allocate(num_blocks, writer_of(copy_id)) or ()))
+        block_ids = tuple(self.index.pool.try_allocate(num_blocks, writer_of(copy_id)) or ())
         if block_ids:
             taken = list(names[:num_blocks])
             self._arrivals[copy_id] = _Arrival(taken, block_ids, is_from_disk)

@@ -242,8 +242,6 @@ class Holdings:
     def _try_take(self, sequence: Sequence, num_blocks: int) -> list[BlockId] | None:
         block_ids = self._try_allocate(num_blocks, (sequence.holder,))
         if block_ids is not None:
-            # Neighbours in the table that are neighbours in memory are copied, and read, in one piece.
-            block_ids.sort()
             self._note_read(sequence, block_ids)
             sequence.block_table.extend(block_ids)
         return block_ids
