@@ -138,8 +138,6 @@ class Tiers:
         self._totals = _Totals()
         self._now = 0
 
-    # What sequences find.
-
     def find(self, prefix: PrefixNode, tokens: "array[int]") -> HostHit:
         """Find what the host has of `tokens` beyond their longest prefix on the device.
 
@@ -205,8 +203,6 @@ class Tiers:
         if self._disk is not None:
             self._disk.forget_family(family)
 
-    # Prefetch.
-
     def begin_prefetch(self, sequence_id: SequenceId, prefix: PrefixNode, tokens: "array[int]") -> None:
         """Begin to bring to the host what only the disk has of a prompt that is queued."""
         if self._disk is None:
@@ -237,8 +233,6 @@ class Tiers:
         if self._disk is not None:
             for key in keys:
                 self._disk.note(Named(key, None), now)
-
-    # Copies.
 
     def take_copies(self) -> list[Copy]:
         """Return, once, what is to be copied, in order."""
