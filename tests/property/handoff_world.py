@@ -5,6 +5,7 @@ row that was written late, to the wrong place, or for somebody else is found whe
 """
 
 import math
+import random
 import socket
 from collections.abc import Callable, Iterator, MutableMapping
 from hashlib import blake2b
@@ -15,6 +16,7 @@ from typing import Self
 from lineclear.base.ids import SequenceId, WorkerId
 from lineclear.config.components import HandoffConfig, LinkConfig
 from lineclear.kv.layout import Layout, PartShape
+from lineclear.kv.tiers import TiersConfig
 from lineclear.protocol.handoff.hello import PeerHello
 from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.roles import Role
@@ -29,6 +31,7 @@ from lineclear.transport.peer_links import PeerLinks
 from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk, LifeOverError
 from lineclear.worker.prefill_desk import PrefillDesk
+from tests.property.tiered_toy_engine import TieredToyEngine
 from tests.property.toy_engine import EOS, VOCAB_SIZE, ToyEngine
 
 ROW_BYTES = 8
@@ -47,7 +50,7 @@ class MemoryStore(MutableMapping[int, tuple[int, ...]]):
         self._offset = offset
 
     def __setitem__(self, slot: int, value: tuple[int, ...]) -> None:
-        self._buffer[self._span(slot)] = _digest(value)
+        self._buffer[self._span(slot)] = bytes(value) if isinstance(value, Row) else _digest(value)
 
     def __getitem__(self, slot: int) -> "Row":  # type: ignore[override]
         return Row(bytes(self._buffer[self._span(slot)]))
@@ -104,6 +107,31 @@ class ToyWorker(ToyEngine):
         """The oldest may stand still here: it waits for those that receive, or has been sent to its end."""
 
 
+class TieredToyWorker(TieredToyEngine):
+    """The same with host memory and a disk below."""
+
+    def __init__(
+        self,
+        config: ScheduleConfig,
+        layout: Layout,
+        memory: Memory,
+        tiers: TiersConfig,
+        rng: random.Random,
+        prefillers: Prefillers | None = None,
+    ) -> None:
+        super().__init__(config, layout.num_blocks, layout.block_size, tiers, rng, prefillers)
+        target, draft = layout.offsets[:2]
+        self._target_store = MemoryStore(memory.buffer, target)
+        self._draft_store = MemoryStore(memory.buffer, draft)
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def cancel(self, sequence_id: SequenceId) -> bool:
+        return self.scheduler.cancel(sequence_id)
+
+
 class PrefillSide:
     """One life of a prefill instance."""
 
@@ -111,7 +139,7 @@ class PrefillSide:
         layout = world.layout(world.prefill_blocks)
         memory = world.mover.open_memory(layout.num_bytes)
         self.writer = world.mover.open_writer(memory)
-        self.engine = ToyWorker(world.config, layout, memory)
+        self.engine = world.open_worker(layout, memory, None)
         hello = world.hello(Role.PREFILL, "prefill-0", life, layout, self.writer.identity)
         self.links = PeerLinks(lambda: hello, LINK, world.now)
         self.endpoint = self.links.listen(UnixEndpoint(str(world.folder / f"prefill-{life}")))
@@ -131,7 +159,9 @@ class HandoffWorld:
         decode_blocks: int,
         prefill_blocks: int,
         desk: Callable[[WorkerId, int, HandoffConfig, Callable[[], float]], DecodeDesk] = DecodeDesk,
+        tiers: tuple[TiersConfig, random.Random] | None = None,
     ) -> None:
+        self.tiers = tiers
         self.folder = folder
         self.config = config
         self.block_size = block_size
@@ -143,12 +173,26 @@ class HandoffWorld:
         memory = self.mover.open_memory(layout.num_bytes)
         handoffs = HandoffConfig(first_token_seconds=PATIENCE_SECONDS)
         self.decode_desk = desk(WorkerId("decode-0"), 1, handoffs, self.now)
-        self.decode = ToyWorker(config, layout, memory, self.decode_desk)
+        self.decode = self.open_worker(layout, memory, self.decode_desk)
         hello = self.hello(Role.DECODE, "decode-0", 1, layout, b"")
         self.links = PeerLinks(lambda: hello, LINK, self.now)
         self.decode_desk.start(self.decode.scheduler, memory, self.links)
         self.prefill: PrefillSide | None = None
         self.start_prefill()
+
+    def open_worker(
+        self, layout: Layout, memory: Memory, prefillers: Prefillers | None
+    ) -> "ToyWorker | TieredToyWorker":
+        if self.tiers is None:
+            return ToyWorker(self.config, layout, memory, prefillers)
+        return TieredToyWorker(self.config, layout, memory, *self.tiers, prefillers)
+
+    def turn_copies(self) -> None:
+        """Copies between tiers get on, on both sides."""
+        engines = [self.decode] if self.prefill is None else [self.decode, self.prefill.engine]
+        for engine in engines:
+            if isinstance(engine, TieredToyWorker):
+                engine.turn_copies()
 
     def now(self) -> float:
         return self.time
@@ -206,7 +250,7 @@ class HandoffWorld:
             self.prefill.links.close()
 
 
-def turn(desk: Desk, engine: ToyWorker) -> None:
+def turn(desk: Desk, engine: ToyWorker | TieredToyWorker) -> None:
     """What a worker's loop does in a turn."""
     desk.turn()
     if engine.has_work:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lineclear.kv.offload_policy import OffloadPolicy, PrefetchPolicy
+from lineclear.kv.tiers import TiersConfig
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.holdings import Holdings
@@ -35,7 +37,9 @@ ACTIONS = {
 class Walk:
     """One world, and a random source that decides what happens in it."""
 
-    def __init__(self, seed: int, folder: Path, desk: Callable[..., DecodeDesk] = DecodeDesk) -> None:
+    def __init__(
+        self, seed: int, folder: Path, desk: Callable[..., DecodeDesk] = DecodeDesk, *, has_tiers: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
         config = ScheduleConfig(
@@ -50,7 +54,8 @@ class Walk:
         )
         block_size = rng.choice((1, 2, 4))
         num_blocks = [-(-rng.choice((40, 60, 120)) // block_size) for _ in range(2)]
-        self.world = HandoffWorld(folder, config, block_size, *num_blocks, desk)
+        tiers = (_draw_tiers(rng, block_size), rng) if has_tiers else None
+        self.world = HandoffWorld(folder, config, block_size, *num_blocks, desk, tiers)
         self.cancelled: set[int] = set()
         self.lost: set[tuple[object, int]] = set()
 
@@ -58,6 +63,7 @@ class Walk:
         names, weights = list(ACTIONS), list(ACTIONS.values())
         for name in self.rng.choices(names, weights, k=NUM_ACTIONS):
             getattr(self, name)()
+            self.world.turn_copies()
         self.finish()
 
     def submit(self) -> None:
@@ -125,6 +131,7 @@ class Walk:
                 self.world.prefill.writer.land(self._flying())
             world.turn_prefill()
             world.turn_decode()
+            world.turn_copies()
         assert not self.is_open(), "no liveness"
         for sequence in world.decode.sequences.values():
             self._check_ending(sequence)
@@ -135,7 +142,9 @@ class Walk:
     def is_open(self) -> bool:
         world = self.world
         is_settled = not world.decode_desk.statistics().num_open and world.prefill and world.prefill.desk.is_settled
-        return not is_settled or world.decode.has_work or bool(self._open_sequences())
+        engines = [world.decode, world.prefill.engine] if world.prefill else [world.decode]
+        is_copying = any(engine.tiers is not None and engine.copies for engine in engines)
+        return not is_settled or world.decode.has_work or bool(self._open_sequences()) or is_copying
 
     def _flying(self) -> int | None:
         if self.world.prefill is None or not self.world.prefill.writer.flying:
@@ -166,10 +175,10 @@ class Walk:
 def walk(tmp_path: Path) -> Iterator[Callable[..., Walk]]:
     walks: list[Walk] = []
 
-    def make(seed: int, desk: Callable[..., DecodeDesk] = DecodeDesk) -> Walk:
+    def make(seed: int, desk: Callable[..., DecodeDesk] = DecodeDesk, *, has_tiers: bool = False) -> Walk:
         folder = tmp_path / str(len(walks))
         folder.mkdir()
-        walks.append(Walk(seed, folder, desk))
+        walks.append(Walk(seed, folder, desk, has_tiers=has_tiers))
         return walks[-1]
 
     yield make
@@ -189,6 +198,28 @@ def test_every_answer_is_right_and_ends_once_whatever_happens(walk: Callable[...
     assert outcomes["done"] > 4 * NUM_WALKS
     for reason in ("cancelled", "peer_lost", "write_failed", "write_unknown"):
         assert outcomes[reason] >= 5, outcomes
+
+
+def test_the_same_with_tiers_below_both_workers(walk: Callable[..., Walk]) -> None:
+    """Loads land in blocks that handoffs send and receive beside; some of them fail."""
+    num_done = num_loads = num_failed = 0
+    for seed in range(NUM_WALKS):
+        each = walk(seed, has_tiers=True)
+        each.run()
+        num_done += each.world.decode_desk.statistics().num_done
+        for engine in (each.world.decode, each.world.prefill.engine):
+            num_loads += engine.num_loads
+            num_failed += engine.num_failed_loads
+        each.world.close()
+    assert num_done > 2 * NUM_WALKS
+    assert num_loads > NUM_WALKS
+    assert num_failed > 0
+
+
+def _draw_tiers(rng: random.Random, block_size: int) -> TiersConfig:
+    num_host_blocks, num_disk_blocks = rng.choice((40, 200)) // block_size, rng.choice((0, 400)) // block_size
+    offload, prefetch = rng.choice(list(OffloadPolicy)), rng.choice((PrefetchPolicy.WAIT, PrefetchPolicy.BEST_EFFORT))
+    return TiersConfig(num_host_blocks, num_disk_blocks, offload, prefetch, num_ahead_blocks=2)
 
 
 def test_the_walks_find_blocks_that_are_free_too_early(

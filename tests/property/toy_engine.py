@@ -12,6 +12,7 @@ from zlib import crc32
 from lineclear.base.ids import SequenceId
 from lineclear.kv.pool import BlockPool
 from lineclear.kv.radix import RadixTree
+from lineclear.kv.tiers import Tiers, TiersConfig
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.plan import Chunk, ChunkResult, Plan, SequenceUpdate
@@ -59,13 +60,19 @@ class ToyEngine:
     """Runs plans; `updates` collects all news by sequence."""
 
     def __init__(
-        self, config: ScheduleConfig, num_blocks: int, block_size: int, prefillers: Prefillers | None = None
+        self,
+        config: ScheduleConfig,
+        num_blocks: int,
+        block_size: int,
+        prefillers: Prefillers | None = None,
+        tiers: TiersConfig | None = None,
     ) -> None:
         self.config = config
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.tree = RadixTree(self.pool, block_size)
-        self.scheduler = Scheduler(config, self.pool, self.tree, prefillers)
+        self.tiers = None if tiers is None else Tiers(tiers, self.pool, self.tree)
+        self.scheduler = Scheduler(config, self.pool, self.tree, prefillers, self.tiers)
         self.sequences: dict[SequenceId, Sequence] = {}
         self.updates: dict[SequenceId, list[SequenceUpdate]] = {}
         self.now = 0

@@ -1,6 +1,8 @@
-"""`lineclear prove`: every interleaving of the production handoff machines, and what happens when a guard is taken out.
+"""`lineclear prove`: that what Lineclear promises holds, and what happens when a guard is taken out.
 
-`prove handoff` explores: bounded, or with `--full` for hours. `prove transcripts` writes what the machines do in words.
+`prove handoff` explores every interleaving of the production machines: bounded, or with `--full` for hours.
+`prove tiers` compares the tokens of thousands of requests with and without tiers, under random delays of copies, and
+kills writers of the disk. `prove transcripts` writes what the machines of the handoff do in words.
 """
 
 import argparse
@@ -11,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from lineclear.cli import prove_tiers
 from lineclear.cli.argument_types import output_file
 from lineclear.evaluation.figures import Figure, print_figures
 from lineclear.testing.handoff.catalogue import BOUNDED, FULL
@@ -29,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     handoff.add_argument("--full", action="store_true", help="every scenario: millions of states, hours on one core")
     handoff.add_argument("--scripts", action="store_true", help="print the shortest failing script of every control")
     handoff.add_argument("--json", type=output_file, metavar="FILE", help="also write the figures to this file")
+    tiers = subjects.add_parser("tiers", help="compare tokens with and without cache tiers, under jitter and kills")
+    tiers.add_argument("--full", action="store_true", help="2,000 requests and 200 kills: half an hour on two cores")
+    tiers.add_argument("--json", type=output_file, metavar="FILE", help="also write the figures to this file")
     transcripts = subjects.add_parser("transcripts", help="write the transcripts of the handoff")
     transcripts.add_argument(
         "--directory", type=Path, default=Path("tests/transcripts"), help="where to (default %(default)s)"
@@ -40,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.subject == "transcripts":
         write_transcripts(arguments.directory)
         return 0
+    if arguments.subject == "tiers":
+        return prove_tiers.run(is_full=arguments.full, path=arguments.json)
     scenarios = FULL if arguments.full else BOUNDED
     with _progress() as on_progress:
         explored = _show(explore_scenarios(scenarios, on_progress), with_scripts=False)

@@ -7,8 +7,8 @@ from types import FrameType
 from typing import Self
 
 from lineclear.base.errors import ConfigError
+from lineclear.engine.bell import Bell
 from lineclear.transport.endpoint import TcpEndpoint, parse_endpoint
-from lineclear.transport.movers.bell import Bell
 
 
 def control_endpoint(flag: str, text: str | None) -> TcpEndpoint:

@@ -92,6 +92,41 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """The tiers of the KV cache below the device, of each worker."""
+
+    host_cache_gib: Annotated[
+        float, Option("GiB of host memory for KV that the device has no room for; 0: none.", allowed=Range(0, 65_536))
+    ] = 0.0
+    disk_cache_dir: Annotated[
+        str | None,
+        Option(
+            "Directory for KV that host memory has no room for; workers may share it, and find it after a restart.",
+            allowed=Pattern(r".+", "a directory"),
+            none_word="none",
+        ),
+    ] = None
+    disk_cache_gib: Annotated[
+        float, Option("GiB of files in disk_cache_dir, for each model and layout.", allowed=Range(0.001, 1_048_576))
+    ] = 8.0
+    offload_policy: Annotated[
+        Literal["write_through", "write_through_selective", "write_back"],
+        Option("When KV is copied to the tier below: at once, when it is used again, or before it is given up."),
+    ] = "write_through"
+    prefetch_policy: Annotated[
+        Literal["best_effort", "wait", "timeout"],
+        Option("How long a request in the queue waits for KV on disk: not at all, until it is there, or for a time."),
+    ] = "timeout"
+    prefetch_seconds: Annotated[float, Option("That time.", allowed=Range(0, 3600))] = 2.0
+
+    def __post_init__(self) -> None:
+        check_component(self)
+        if self.disk_cache_dir is not None and not self.host_cache_gib:
+            allowed = "more than 0 with disk_cache_dir: KV goes to disk and comes back through host memory"
+            raise ConfigError("host_cache_gib", self.host_cache_gib, allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GatewayConfig:
     """The HTTP surface."""
 
@@ -212,6 +247,7 @@ class ServeConfig:
 
     source: ModelSource = field(default_factory=ModelSource)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     handoff: HandoffConfig = field(default_factory=HandoffConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
@@ -221,6 +257,8 @@ class ServeConfig:
         if self.handoff.prefill is not None and self.engine.device != "cpu":
             allowed = f"auto on {self.engine.device}: KV is moved between memories of the CPU so far"
             raise ConfigError("prefill", self.handoff.prefill, allowed)
+        if self.cache.host_cache_gib and not self.engine.prefix_cache:
+            raise ConfigError("host_cache_gib", self.cache.host_cache_gib, "0 without prefix_cache")
 
     @property
     def num_prefill(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from lineclear.base.errors import ConfigError
 from lineclear.config.components import (
+    CacheConfig,
     EngineConfig,
     GatewayConfig,
     HandoffConfig,
@@ -29,6 +30,7 @@ from lineclear.config.suggestion import did_you_mean
 COMPONENTS: Mapping[str, type[Any]] = {
     "source": ModelSource,
     "engine": EngineConfig,
+    "cache": CacheConfig,
     "gateway": GatewayConfig,
     "handoff": HandoffConfig,
     "link": LinkConfig,

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from lineclear.base.errors import ConfigError
-from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, EngineConfig
+from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, CacheConfig, EngineConfig
+from lineclear.engine.build_tiers import PRODUCT, BuiltTiers, TierMaking, build_tiers
 from lineclear.engine.engine import Engine
 from lineclear.engine.free_memory import free_memory_bytes
 from lineclear.engine.runner import Runner
@@ -47,8 +48,12 @@ def build_engine(
     on_tensor: OnTensor | None = None,
     handoffs: Handoffs | None = None,
     memory_share: float = 1.0,
+    cache: CacheConfig | None = None,
+    tier_making: TierMaking = PRODUCT,
 ) -> Engine:
     """Load a checkpoint and build the engine around it; `on_tensor` hears of every tensor that is read.
+
+    Without a `cache` there is no tier below the device; `tier_making` is for tests and the lab.
 
     Where nobody says how large the KV cache is, it takes `memory_share` of what an engine alone would take.
 
@@ -83,7 +88,10 @@ def build_engine(
         eos_token_ids=frozenset(model_config.eos_token_ids),
     )
     tree = RadixTree(pool, config.block_size, keeps=config.prefix_cache)
-    scheduler = Scheduler(schedule, pool, tree, handoffs.prefillers if handoffs else None)
+    tiers: BuiltTiers | None = None
+    if cache is not None and cache.host_cache_gib:
+        tiers = build_tiers(cache, config, model_dir, store, pool, tree, tier_making)
+    scheduler = Scheduler(schedule, pool, tree, handoffs.prefillers if handoffs else None, tiers and tiers.plans)
     runner = Runner(
         model,
         store,
@@ -92,7 +100,7 @@ def build_engine(
         stop_token_ids=model_config.eos_token_ids,
         device=device,
     )
-    return Engine(scheduler, runner, store, pool)
+    return Engine(scheduler, runner, store, pool, tiers and tiers.drive)
 
 
 def kv_bytes_per_token(config: GlmConfig, dtype: torch.dtype) -> int:

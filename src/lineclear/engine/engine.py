@@ -4,14 +4,18 @@ Driven by the worker's loop, by the evaluation and by tests. It owns the block p
 one process; nothing else touches them.
 """
 
+import select
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lineclear.base.ids import SequenceId
+from lineclear.engine.readiness import AlwaysReady
 from lineclear.engine.runner import Runner
 from lineclear.engine.store import KvStore
+from lineclear.engine.tier_copies import CopyStatistics, TierCopies
 from lineclear.kv.pool import BlockPool, PoolStatistics
-from lineclear.schedule.plan import SequenceUpdate
+from lineclear.schedule.plan import ChunkResult, Plan, SequenceUpdate
 from lineclear.schedule.scheduler import Scheduler, SchedulerStatistics
 from lineclear.schedule.sequence import Sequence
 
@@ -24,15 +28,36 @@ class EngineStatistics:
     pool: PoolStatistics
     num_steps: int
     step_seconds_total: float
+    copies: CopyStatistics | None = None
+    """With tiers below the device; the scheduler's statistics have the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierDrive:
+    """What executes the copies between tiers, and how long a queued sequence waits for the disk."""
+
+    copies: TierCopies
+    prefetch_seconds: float | None
+    """None: for as long as it takes."""
+    now: Callable[[], float] = time.monotonic
 
 
 class Engine:
     """Runs sequences to their end.
 
+    With tiers below the device a step starts the copies that its plan wants before the pass and those that its commit
+    wants after it, and takes in what has ended; between steps whoever drives the engine waits for `filenos` as well,
+    and calls `take_in_copies`.
+
     Order: one thread calls everything.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, store: KvStore, pool: BlockPool) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, store: KvStore, pool: BlockPool, tiers: TierDrive | None = None
+    ) -> None:
+        self._tiers = tiers
+        self._deadlines: dict[SequenceId, float] = {}
+        """When queued sequences wait for the disk no more."""
         self._scheduler = scheduler
         self._pool = pool
         self._sequences: dict[SequenceId, Sequence] = {}
@@ -63,6 +88,11 @@ class Engine:
         """
         self._sequences[sequence.sequence_id] = sequence
         self._scheduler.add(sequence)
+        if self._tiers is not None:
+            prefetch_seconds = self._tiers.prefetch_seconds
+            if prefetch_seconds is not None and self._scheduler.is_prefetching(sequence.sequence_id):
+                self._deadlines[sequence.sequence_id] = self._tiers.now() + prefetch_seconds
+            self._start_copies()
 
     def cancel(self, sequence_id: SequenceId) -> bool:
         """End a sequence; False where it is unknown or has ended. The ending comes from `step`."""
@@ -74,9 +104,11 @@ class Engine:
         Returns: for each sequence with news its new tokens or its ending.
         """
         started = time.perf_counter()
+        self.take_in_copies()
         plan = self._scheduler.plan(self._num_steps)
-        results = self._runner.run(plan, self._sequences) if plan.chunks else {}
+        results = self._run(plan) if plan.chunks else {}
         updates = self._scheduler.commit(plan, results)
+        self._start_copies()
         for update in updates:
             if update.finish_reason is not None:
                 sequence_id = update.sequence.sequence_id
@@ -86,6 +118,41 @@ class Engine:
             self._num_steps += 1
             self._step_seconds_total += time.perf_counter() - started
         return updates
+
+    def take_in_copies(self) -> None:
+        """Tell the scheduler which copies between tiers have ended, and who has waited for the disk for long enough."""
+        if self._tiers is None:
+            return
+        for end in self._tiers.copies.poll():
+            self._scheduler.end_copy(end)
+        self._scheduler.note_on_disk(self._tiers.copies.take_found())
+        if self._deadlines:
+            self._end_waits(self._tiers.now())
+        self._start_copies()
+
+    def filenos(self) -> Collection[int]:
+        """Descriptors that are readable when `take_in_copies` may have something to do."""
+        return () if self._tiers is None else self._tiers.copies.filenos()
+
+    def seconds_until_due(self) -> float:
+        """How long `take_in_copies` may be put off while nothing is readable."""
+        if self._tiers is None or not self._deadlines:
+            return float("inf")
+        return max(0.0, min(self._deadlines.values()) - self._tiers.now())
+
+    def wait_for_copies(self) -> bool:
+        """Without work: wait until a copy has ended; whether there was one to wait for."""
+        if self._tiers is None or self._tiers.copies.is_idle:
+            return False
+        seconds = self.seconds_until_due()
+        select.select(self.filenos(), [], [], None if seconds == float("inf") else seconds)
+        self.take_in_copies()
+        return True
+
+    def close(self) -> None:
+        """End the threads that copy."""
+        if self._tiers is not None:
+            self._tiers.copies.close()
 
     def check(self) -> None:
         """Assert every invariant of scheduler, pool and tree."""
@@ -98,4 +165,28 @@ class Engine:
             pool=self._pool.statistics(),
             num_steps=self._num_steps,
             step_seconds_total=self._step_seconds_total,
+            copies=None if self._tiers is None else self._tiers.copies.statistics(),
         )
+
+    def _run(self, plan: Plan) -> dict[SequenceId, ChunkResult]:
+        """One pass: it starts at once, and waits for its loads where it reads what they bring."""
+        if self._tiers is None:
+            return self._runner.run(plan, self._sequences, AlwaysReady())
+        self._start_copies()
+        copies = self._tiers.copies
+        results = self._runner.run(plan, self._sequences, copies.readiness(plan.load_ids))
+        for end in copies.settle(plan.load_ids):
+            self._scheduler.end_copy(end)
+        return results
+
+    def _start_copies(self) -> None:
+        if self._tiers is not None:
+            self._tiers.copies.start(self._scheduler.take_copies())
+
+    def _end_waits(self, now: float) -> None:
+        for sequence_id, deadline in list(self._deadlines.items()):
+            if not self._scheduler.is_prefetching(sequence_id):
+                del self._deadlines[sequence_id]
+            elif deadline <= now:
+                del self._deadlines[sequence_id]
+                self._scheduler.stop_prefetch(sequence_id)

@@ -1,7 +1,10 @@
 """When a layer's part of the KV store may be read."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from lineclear.engine.copy_stream import Transfer
 from lineclear.model.batch import Part
 
 
@@ -18,3 +21,38 @@ class AlwaysReady:
 
     def wait(self, layer: int, part: Part) -> None:
         """Return at once: a stream sees its own earlier writes."""
+
+
+@dataclass(slots=True)
+class WaitCounts:
+    """How often passes have waited for loads, and how long."""
+
+    num_waits: int = 0
+    seconds: float = 0.0
+
+    def count(self, seconds: float) -> None:
+        """Count a wait, if it was one."""
+        if seconds > 0:
+            self.num_waits += 1
+            self.seconds += seconds
+
+
+class LoadReadiness:
+    """For batches that read what loads bring: each layer's part is waited for when it is read, and not before.
+
+    Args:
+        transfers: the loads, of which step `step_idxs[layer, part]` brings that part.
+    """
+
+    def __init__(
+        self, transfers: Sequence[Transfer], step_idxs: Mapping[tuple[int, Part], int], counts: WaitCounts
+    ) -> None:
+        self._transfers = transfers
+        self._step_idxs = step_idxs
+        self._counts = counts
+
+    def wait(self, layer: int, part: Part) -> None:
+        """Wait for every load's copy of the part."""
+        step_idx = self._step_idxs[layer, part]
+        for transfer in self._transfers:
+            self._counts.count(transfer.wait(step_idx))

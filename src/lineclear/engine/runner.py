@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lineclear.base.ids import SequenceId
 from lineclear.engine.batch import PreparedBatch, PreparedChunk, prepare_batch, prepare_draft_step
-from lineclear.engine.readiness import AlwaysReady
+from lineclear.engine.readiness import AlwaysReady, Readiness
 from lineclear.engine.sampling import Ask, Choice, Draft, choose, propose
 from lineclear.engine.store import KvStore, KvView
 from lineclear.model.batch import Selection
@@ -79,7 +79,9 @@ class Runner:
         device: torch.device,
     ) -> None:
         self._model = model
+        self._store = store
         self._view: KvView = store.view(AlwaysReady())
+        """Of the pass that runs."""
         self._draft_tokens = draft_tokens
         self._seed = seed
         self._stop_token_ids = stop_token_ids
@@ -87,12 +89,15 @@ class Runner:
         self._drafts: dict[SequenceId, Draft] = {}
 
     @torch.inference_mode()
-    def run(self, plan: Plan, sequences: Mapping[SequenceId, Sequence]) -> dict[SequenceId, ChunkResult]:
-        """Execute a plan.
+    def run(
+        self, plan: Plan, sequences: Mapping[SequenceId, Sequence], readiness: Readiness
+    ) -> dict[SequenceId, ChunkResult]:
+        """Execute a plan, waiting for what it reads where it reads it.
 
         Order: the plan's blocks carry writer holds from before this call until after it.
         Returns: a result for every chunk that samples, and an error for any whose rows are not finite.
         """
+        self._view = self._store.view(readiness)
         prepared = prepare_batch(plan, sequences, block_size=self._view.block_size, device=self._device)
         hidden = self._model.forward(prepared.batch, self._view)
         sampling = prepared.sampling

@@ -4,7 +4,7 @@ A slot is one token's place, `block_id * block_size + offset`. `read` is the onl
 for readiness first (P2); `write` is the only way to change one.
 
 Invariants:
-1. No tensor of the store leaves it except through `read`.
+1. No tensor of the store leaves it except through `read`; its `copier` moves whole blocks and gives none out.
 2. A layer has a part exactly if the configuration gives the part a width there.
 """
 
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from lineclear.base.errors import InvariantError
+from lineclear.engine.block_copier import BlockCopier, CpuBlockCopier, CudaBlockCopier
+from lineclear.engine.host_memory import HostMemory, bytes_of
 from lineclear.engine.readiness import Readiness
 from lineclear.kv.layout import Layout, PartShape
 from lineclear.model.batch import Part
@@ -47,7 +49,8 @@ class KvStore:
         memory: memoryview | None = None,
     ) -> None:
         self.layout: Final = kv_layout(config, num_blocks, block_size, dtype)
-        flat = (
+        self.device: Final = device
+        flat = self._flat = (
             torch.zeros(self.layout.num_bytes, dtype=torch.uint8, device=device)
             if memory is None
             else torch.frombuffer(memory, dtype=torch.uint8)
@@ -89,6 +92,12 @@ class KvStore:
         tensor = self._tensor(layer, part)
         readiness.wait(layer, part)
         return tensor
+
+    def copier(self, host: HostMemory) -> BlockCopier:
+        """What moves blocks between this store and host memory of the same layout."""
+        if self.device.type == "cuda":
+            return CudaBlockCopier(self._flat, self.layout, host)
+        return CpuBlockCopier(bytes_of(self._flat), self.layout, host)
 
     def view(self, readiness: Readiness) -> "KvView":
         """The store as one forward pass sees it."""

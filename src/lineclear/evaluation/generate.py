@@ -55,7 +55,7 @@ def generate(engine: Engine, prompts: Items[Prompt], *, after_step: StepHook | N
         generations[sequence.sequence_id] = Generation(sequence, [])
         engine.submit(sequence)
     ordered = list(generations.values())
-    while engine.has_work:
+    while engine.has_work or engine.wait_for_copies():
         for update in engine.step():
             if update.sequence.sequence_id in generations:
                 _apply(generations[update.sequence.sequence_id], update)

@@ -3,7 +3,7 @@
 Labels are words from closed lists and the names of model and workers, never a session, a path or anybody's text.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -14,7 +14,7 @@ from lineclear.gateway.dispatch import DispatchStatistics
 from lineclear.gateway.ledger import LedgerStatistics
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.worker_table import Worker
-from lineclear.protocol.wire import HandoffStatistics, WorkerStatistics
+from lineclear.protocol.wire import HandoffStatistics, TierStatistics, WorkerStatistics
 from lineclear.speculate.counters import accept_length, accept_rate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -175,6 +175,7 @@ def _worker_metrics(workers: list[Worker]) -> Iterator[Metric]:
         yield counter
     handoffs = [(name, each.handoffs) for name, each in reported if each.handoffs is not None]
     yield from _handoff_metrics(handoffs)
+    yield from _tier_metrics([(name, each.tiers) for name, each in reported if each.tiers is not None])
     yield _drafts("proposed", [(name, each.draft.proposed_by_position) for name, each in reported])
     yield _drafts("accepted", [(name, each.draft.accepted_by_position) for name, each in reported])
 
@@ -215,6 +216,40 @@ def _handoff_metrics(reported: list[tuple[str, HandoffStatistics]]) -> Iterator[
     yield tokens
     yield vouched
     yield links
+
+
+def _tier_metrics(reported: list[tuple[str, TierStatistics]]) -> Iterator[Metric]:
+    blocks = GaugeMetricFamily(
+        "lineclear_tier_blocks", "KV blocks of a tier, by state.", labels=["worker", "tier", "state"]
+    )
+    sizes = GaugeMetricFamily("lineclear_tier_bytes", "The same in bytes.", labels=["worker", "tier", "state"])
+    prefetches = GaugeMetricFamily("lineclear_tier_prefetches", "Sequences that wait for the disk.", labels=["worker"])
+    for worker_id, statistics in reported:
+        for tier, each in statistics.blocks.items():
+            for state, count in (("free", each.free), ("held", each.held), ("quarantined", each.quarantined)):
+                blocks.add_metric([worker_id, tier, state], count)
+                sizes.add_metric([worker_id, tier, state], count * each.block_bytes)
+        prefetches.add_metric([worker_id], statistics.num_prefetches)
+    yield from (blocks, sizes, prefetches)
+    for name, label, help_text, read in _TIER_COUNTERS:
+        counter = CounterMetricFamily(
+            f"lineclear_tier_{name}", help_text, labels=["worker", label] if label else ["worker"]
+        )
+        for worker_id, statistics in reported:
+            for word, value in read(statistics).items():
+                counter.add_metric([worker_id, word] if label else [worker_id], value)
+        yield counter
+
+
+_TIER_COUNTERS: tuple[tuple[str, str, str, Callable[[TierStatistics], Mapping[str, float]]], ...] = (
+    ("hit_tokens", "tier", "Prompt tokens found in a tier.", lambda each: each.hit_tokens),
+    ("moved_bytes", "copy", "KV copied between tiers.", lambda each: each.moved_bytes),
+    ("moving_seconds", "copy", "Time in which such a copy was running.", lambda each: each.moving_seconds),
+    ("failures", "kind", "Copies between tiers that failed.", lambda each: each.failures),
+    ("waits", "", "Times that a pass found a part not ready.", lambda each: {"": each.num_waits}),
+    ("wait_seconds", "", "Time that passes waited for parts.", lambda each: {"": each.wait_seconds}),
+    ("dropped_blocks", "", "Blocks given up without a copy below.", lambda each: {"": each.dropped_blocks}),
+)
 
 
 def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:

@@ -62,6 +62,11 @@ class Layout:
         """Size of the memory."""
         return self.offsets[-1]
 
+    @property
+    def block_bytes(self) -> int:
+        """Size of one block, all parts of it."""
+        return sum(part.row_bytes for part in self.shape) * self.block_size
+
     def with_num_blocks(self, num_blocks: int) -> "Layout":
         """The layout of another worker's memory of the same shape."""
         return Layout(self.shape, num_blocks, self.block_size)

@@ -30,6 +30,7 @@ from typing import Final
 from lineclear.base.errors import InvariantError
 from lineclear.base.ids import BlockId
 from lineclear.kv.pool import BlockPool, Holder, HolderKind
+from lineclear.kv.prefix_key import PrefixKey, child_key
 
 TREE_HOLDER: Final = Holder(HolderKind.TREE, 0)
 
@@ -48,6 +49,7 @@ class PrefixNode:
         "last_used",
         "num_blocks",
         "parent",
+        "prefix_key",
         "serial",
     )
 
@@ -62,6 +64,8 @@ class PrefixNode:
         self.last_used = 0
         self.is_alive = True
         self.is_candidate = False
+        self.prefix_key: PrefixKey | None = None
+        """The prefix's name in other tiers, once somebody has asked for it."""
 
     def __repr__(self) -> str:
         return f"PrefixNode(num_blocks={self.num_blocks}, block_id={self.block_id}, is_alive={self.is_alive})"
@@ -142,6 +146,28 @@ class RadixTree:
         block_ids.reverse()
         return block_ids
 
+    def prefix_key(self, node: PrefixNode) -> PrefixKey | None:
+        """Return a prefix's name in other tiers; None for the empty prefix. Cost: O(1) once its parent has a name."""
+        nameless: list[PrefixNode] = []
+        while node.prefix_key is None and node.parent is not None:
+            nameless.append(node)
+            node = node.parent
+        key = node.prefix_key
+        for each in reversed(nameless):
+            key = each.prefix_key = child_key(key, each.key)
+        return key
+
+    def prefix_keys_after(self, node: PrefixNode, tokens: "array[int]") -> Iterator[PrefixKey]:
+        """Name, one after the other, the longer prefixes of `tokens` that a match could find.
+
+        Cost: a digest for each that is taken.
+        """
+        key = self.prefix_key(node)
+        data = tokens[node.num_blocks * self.block_size :].tobytes()
+        for offset in range(0, len(data) - self._key_bytes + 1, self._step_bytes):
+            key = child_key(key, data[offset : offset + self._key_bytes])
+            yield key
+
     def next_key(self, node: PrefixNode, tokens: "array[int]") -> bytes | None:
         """Return the name of the edge by which `tokens` leave a prefix of theirs; None if there will be none."""
         if not self.keeps:
@@ -176,16 +202,38 @@ class RadixTree:
 
         Returns: the number of blocks that became free. Cost: O(log n) a block.
         """
-        self._collect_candidates()
         before = self._pool.num_free
-        while self._pool.num_free - before < num_blocks and self._candidates:
-            last_used, _, node = heappop(self._candidates)
-            node.is_candidate = False
-            if last_used < node.last_used:
-                self._offer(node)
-            elif self._is_evictable(node):
-                self._remove(node)
+        while self._pool.num_free - before < num_blocks and (node := self.coldest()) is not None:
+            self.remove(node)
         return self._pool.num_free - before
+
+    def coldest(self) -> PrefixNode | None:
+        """Return what eviction would give up next: the least recently used idle leaf. Cost: O(log n)."""
+        self._collect_candidates()
+        while self._candidates:
+            last_used, _, node = self._candidates[0]
+            if last_used == node.last_used and self._is_evictable(node):
+                return node
+            heappop(self._candidates)
+            node.is_candidate = False
+            self._offer(node)
+        return None
+
+    def remove(self, node: PrefixNode) -> None:
+        """Give up a leaf; its block is free once nobody else holds it.
+
+        Raises: InvariantError if it is the root, or no leaf.
+        """
+        parent, block_id = node.parent, node.block_id
+        if parent is None or block_id is None or node.children:
+            raise InvariantError(f"{node} is no leaf of the tree")
+        del parent.children[node.key]
+        del self._nodes[block_id]
+        node.is_alive = False
+        self._num_evicted += 1
+        self._pool.release((block_id,), TREE_HOLDER)
+        parent.last_used = max(parent.last_used, node.last_used)
+        self._offer(parent)
 
     def forget(self, node: PrefixNode) -> int:
         """Give up a prefix and everything beyond any part of it, as far as no sequence holds it.
@@ -201,7 +249,7 @@ class RadixTree:
         num_left = len(nodes)
         for each in reversed(nodes):
             if self._is_evictable(each):
-                self._remove(each)
+                self.remove(each)
                 num_left -= 1
         self._candidates = [candidate for candidate in self._candidates if candidate[2].is_alive]
         heapify(self._candidates)
@@ -255,18 +303,6 @@ class RadixTree:
 
     def _is_evictable(self, node: PrefixNode) -> bool:
         return node.is_alive and not node.children and node.block_id is not None and self._pool.is_idle(node.block_id)
-
-    def _remove(self, node: PrefixNode) -> None:
-        parent, block_id = node.parent, node.block_id
-        if parent is None or block_id is None:
-            raise InvariantError("the root of the tree cannot be removed")
-        del parent.children[node.key]
-        del self._nodes[block_id]
-        node.is_alive = False
-        self._num_evicted += 1
-        self._pool.release((block_id,), TREE_HOLDER)
-        parent.last_used = max(parent.last_used, node.last_used)
-        self._offer(parent)
 
     def _walk(self, *tops: PrefixNode) -> Iterator[PrefixNode]:
         """Every node under and including the given ones, parents before children; without any, the whole tree."""

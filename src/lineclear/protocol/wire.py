@@ -199,6 +199,39 @@ class HandoffStatistics(_Part, frozen=True):
     """Whom they wait for."""
 
 
+class TierBlocks(_Part, frozen=True):
+    """One tier of the KV cache: free + held + quarantined = total."""
+
+    free: Count
+    held: Count
+    quarantined: Count
+    total: Count
+    block_bytes: Positive
+    """What a block takes there."""
+
+
+class TierStatistics(_Part, frozen=True):
+    """The tiers of one worker: their blocks now, and totals since it started."""
+
+    blocks: dict[str, TierBlocks]
+    """By tier: device, host, disk."""
+    hit_tokens: dict[str, Count]
+    """By tier: prompt tokens found there."""
+    moved_bytes: dict[str, Count]
+    """By copy: load, offload, disk_read, disk_write."""
+    moving_seconds: dict[str, Seconds]
+    """By copy: in which one was running."""
+    num_waits: Count
+    """Times that a pass found a part not ready."""
+    wait_seconds: Seconds
+    num_prefetches: Count
+    """Queued sequences that wait for the disk."""
+    dropped_blocks: Count
+    """Given up by a device that writes back, while the host had no room."""
+    failures: dict[str, Count] = {}
+    """Copies that failed, by kind."""
+
+
 class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     """A worker's state now, and totals since it started."""
 
@@ -219,6 +252,7 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     steps: Count
     step_seconds_total: Seconds
     handoffs: HandoffStatistics | None = None
+    tiers: TierStatistics | None = None
 
 
 class Leaving(_Message, frozen=True, tag="leaving"):

@@ -7,11 +7,14 @@
 | in the prefix tree             | the tree                     | evicted                                    |
 | that a remote rank may write   | one writer for each rank     | that rank's proof                          |
 | that is sent to another worker | the sequence and its reader  | the reader: until no write can read it     |
+| that is loaded from the host   | the sequence and the load    | the load: until it ends (see `kv.tiers`)   |
+| that is offloaded to the host  | whoever, and the offload     | the offload: until it ends                 |
 
 Invariants:
     1. A block that a step may write is held by one sequence and the writer, and by nobody else: neither the tree nor
        another sequence can read what is being written.
-    2. What a remote rank may write is held by such writers alone, until a sequence takes it over.
+    2. What a remote rank may write is held by such writers alone, until a sequence takes it over; what a load writes,
+       by the load and at most the sequence that it is for.
     3. A sequence's blocks enter the tree when they are full, computed, and the token after them is known; if the tree
        has the same prefix already, the sequence takes over the tree's block and gives up its own.
 """
@@ -23,13 +26,15 @@ from lineclear.base.errors import InvariantError
 from lineclear.base.ids import BlockId
 from lineclear.kv.pool import BlockPool, Holder, HolderKind
 from lineclear.kv.radix import PrefixNode, RadixTree
+from lineclear.kv.tiers import Tiers
 from lineclear.schedule.sequence import Sequence
 
 
 class Holdings:
     """Moves blocks between the pool, the tree, sequences and the writer."""
 
-    def __init__(self, pool: BlockPool, tree: RadixTree) -> None:
+    def __init__(self, pool: BlockPool, tree: RadixTree, tiers: Tiers | None = None) -> None:
+        self._tiers = tiers
         self.block_size: Final = tree.block_size
         self._pool = pool
         self._tree = tree
@@ -50,6 +55,13 @@ class Holdings:
         """Blocks that a sequence alone on this worker could get."""
         return self._pool.num_usable
 
+    def has_room_now(self, num_blocks: int) -> bool:
+        """Whether so many available blocks can be had at once, or some of them only when offloads have ended."""
+        if self._tiers is None or num_blocks <= self._pool.num_free:
+            return True
+        self._tiers.make_room(num_blocks)
+        return num_blocks <= self._pool.num_free or not self.is_offloading
+
     def num_blocks_for(self, num_tokens: int) -> int:
         """Return how many blocks so many tokens take."""
         return -(-num_tokens // self.block_size)
@@ -62,6 +74,29 @@ class Holdings:
         sequence.block_table.extend(block_ids)
         sequence.prefix = prefix
         sequence.num_computed_tokens = len(block_ids) * self.block_size
+
+    def note_prefix_used(self, prefix: PrefixNode, now: int) -> None:
+        """A sequence goes on from a prefix: that counts on the tiers below, too."""
+        if self._tiers is not None:
+            self._tiers.note_used(prefix, now)
+
+    def load(self, sequence: Sequence) -> None:
+        """Begin to load what the host has beyond a sequence's prefix, and count it as computed.
+
+        Order: after `take_prefix`, with room for all of the sequence's tokens.
+        """
+        if self._tiers is None or sequence.prefix is None or sequence.avoids_tiers:
+            return
+        hit = self._tiers.find(sequence.prefix, sequence.tokens)
+        block_ids = self._try_take(sequence, len(hit)) if hit else None
+        if block_ids:
+            sequence.load_id = self._tiers.begin_load(hit, block_ids, counts=not sequence.is_counted)
+            sequence.num_computed_tokens += len(block_ids) * self.block_size
+
+    @property
+    def is_offloading(self) -> bool:
+        """Whether blocks are held by offloads, which end by themselves."""
+        return self._tiers is not None and bool(self._tiers.device_readers())
 
     def give_back_prefix(self, sequence: Sequence) -> None:
         """Undo `take_prefix`, before anything else was done: its reader has read nothing either."""
@@ -86,8 +121,9 @@ class Holdings:
     def drop(self, sequence: Sequence) -> None:
         """Give up all of a sequence's blocks; nothing of it counts as computed any more.
 
-        What remote writers and readers hold for it is theirs.
+        What remote writers and readers, loads and offloads hold for it is theirs.
         """
+        sequence.load_id = None
         self._pool.release(sequence.block_table.cut(0), sequence.holder)
         sequence.received_block_ids = []
         sequence.num_computed_tokens = 0
@@ -122,7 +158,7 @@ class Holdings:
 
     def publish(self, sequence: Sequence, now: int) -> None:
         """Offer a sequence's newly computed full blocks to the tree (invariant 2)."""
-        if not self._tree.keeps:
+        if not self._tree.keeps or sequence.load_id is not None:
             return
         prefix = sequence.prefix
         if prefix is None:
@@ -132,6 +168,8 @@ class Holdings:
             return
         block_ids = sequence.block_table.span(prefix.num_blocks, num_blocks)
         sequence.prefix = self._tree.insert(prefix, sequence.tokens, block_ids, now)
+        if self._tiers is not None:
+            self._tiers.note_inserted(prefix, sequence.prefix, now)
         self._adopt(sequence, sequence.prefix, len(block_ids))
 
     def begin_write(self, spans: Iterable[tuple[Sequence, int]]) -> None:
@@ -172,6 +210,12 @@ class Holdings:
         written = set(self._written)
         read = _by_block((*self._read.items(), *self._replaced.items()))
         expected = {HolderKind.WRITER: _by_block(self._remote.items()), HolderKind.READER: read}
+        loaded: set[BlockId] = set()
+        if self._tiers is not None:
+            loads, offloads = self._tiers.device_writers(), self._tiers.device_readers()
+            loaded.update(*loads.values())
+            _add_by_block(expected[HolderKind.WRITER], loads.items())
+            _add_by_block(expected[HolderKind.READER], offloads.items())
         for block_id in written:
             expected[HolderKind.WRITER].setdefault(block_id, set()).add(self._writer)
         for block_id, holders in self._pool.held_blocks():
@@ -181,12 +225,12 @@ class Holdings:
                 _require(is_right, f"block {block_id} has lost a {kind.name.lower()}, or has a stale one: {holders}")
             kinds = sorted(holder.kind for holder in holders if holder.kind is not HolderKind.READER)
             if HolderKind.WRITER in kinds:
-                private = (
-                    [HolderKind.SEQUENCE, HolderKind.WRITER]
-                    if block_id in written
-                    else [HolderKind.WRITER] * len(kinds)
+                with_sequence = kinds == [HolderKind.SEQUENCE, HolderKind.WRITER]
+                alone = kinds == [HolderKind.WRITER] * len(kinds)
+                is_private = (
+                    (with_sequence or alone) if block_id in loaded else with_sequence if block_id in written else alone
                 )
-                _require(kinds == private, f"block {block_id} is read while it is written: {holders}")
+                _require(is_private, f"block {block_id} is read while it is written: {holders}")
 
     def _check_prefix(self, sequence: Sequence) -> None:
         prefix = sequence.prefix
@@ -195,22 +239,33 @@ class Holdings:
         same = sequence.block_table.span(0, len(path)) == path
         _require(same, f"sequence {sequence.sequence_id} does not use the blocks of its prefix")
 
-    def _try_take(self, sequence: Sequence, num_blocks: int) -> None:
+    def _try_take(self, sequence: Sequence, num_blocks: int) -> list[BlockId] | None:
         block_ids = self._try_allocate(num_blocks, (sequence.holder,))
         if block_ids is not None:
             self._note_read(sequence, block_ids)
             sequence.block_table.extend(block_ids)
+        return block_ids
 
     def _try_allocate(self, num_blocks: int, holders: Collection[Holder]) -> list[BlockId] | None:
         """Blocks that all these holders hold, some of them taken from the tree; None if there are too few."""
         num_short = num_blocks - self._pool.num_free
-        if num_short > 0 and (num_short > self._tree.num_evictable_blocks or self._tree.evict(num_short) < num_short):
+        if num_short > self._tree.num_evictable_blocks:
             return None
+        if num_short > 0:
+            self._make_room(num_blocks)
+            if num_blocks > self._pool.num_free:
+                return None
         first, *others = holders
         block_ids = self._pool.try_allocate(num_blocks, first)
         for holder in others:
             self._pool.acquire(block_ids or (), holder)
         return block_ids
+
+    def _make_room(self, num_blocks: int) -> None:
+        if self._tiers is None:
+            self._tree.evict(num_blocks - self._pool.num_free)
+        else:
+            self._tiers.make_room(num_blocks)
 
     def _note_read(self, sequence: Sequence, block_ids: list[BlockId]) -> None:
         if sequence.reader is not None:
@@ -241,10 +296,14 @@ class Holdings:
 
 def _by_block(held: Iterable[tuple[Holder, Iterable[BlockId]]]) -> dict[BlockId, set[Holder]]:
     by_block: dict[BlockId, set[Holder]] = {}
+    _add_by_block(by_block, held)
+    return by_block
+
+
+def _add_by_block(by_block: dict[BlockId, set[Holder]], held: Iterable[tuple[Holder, Iterable[BlockId]]]) -> None:
     for holder, block_ids in held:
         for block_id in block_ids:
             by_block.setdefault(block_id, set()).add(holder)
-    return by_block
 
 
 def _require(ok: bool, broken: str) -> None:

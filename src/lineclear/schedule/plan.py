@@ -19,6 +19,7 @@ from collections.abc import Sequence as Tokens
 import msgspec
 
 from lineclear.base.ids import SequenceId
+from lineclear.kv.copies import CopyId
 from lineclear.protocol.wire import FinishReason, TokenLogprobs
 from lineclear.schedule.sequence import Sequence
 
@@ -42,6 +43,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     chunks: tuple[Chunk, ...]
     num_tokens: int
+    load_ids: tuple[CopyId, ...] = ()
+    """Loads that bring what the chunks read: the pass waits where it reads, and all have ended before its commit."""
 
 
 class ChunkResult(msgspec.Struct, frozen=True):

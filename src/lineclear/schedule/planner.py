@@ -3,15 +3,15 @@
 The order of the choice:
 
     1. Admissions, first come first served. Nobody is preempted for one. Those whose prefix is just being computed by
-       another let others pass; whoever lacks blocks does not.
+       another, or is on its way from disk, let others pass; whoever lacks blocks does not.
     2. Running sequences, oldest first: one token for a decode, a chunk for a prefill (see `shares`), which leaves room
        in the budget for the decodes. Who finds no block preempts the youngest; the youngest itself stands still.
     3. Drafts to verify and room to draft ahead, from what is left. Nobody is preempted for a draft.
 
 Invariants:
-    1. The oldest running sequence is in every plan: it may preempt all others that run. There are two exceptions: it
-       waits for those that receive, who cannot be preempted, and end by themselves; and a worker whose blocks went to
-       quarantine may not even have room for it alone; then it is reported as stranded.
+    1. The oldest running sequence is in every plan: it may preempt all others that run. There are three exceptions: it
+       waits for those that receive, who cannot be preempted, and for offloads: both end by themselves; and a worker
+       whose blocks went to quarantine may not even have room for it alone; then it is reported as stranded.
     2. Nobody is preempted for a younger sequence, for a draft or for an admission.
     3. A sequence is admitted only if all its tokens fit beside what running prefills still need, and one block more for
        each running sequence; so admissions do not feed preemptions.
@@ -23,6 +23,7 @@ from typing import Protocol
 from lineclear.base.ids import SequenceId
 from lineclear.kv.pool import Holder
 from lineclear.kv.radix import PrefixNode, RadixTree
+from lineclear.kv.tiers import Tiers
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import Chunk, Plan
@@ -71,8 +72,10 @@ class Planner:
         holdings: Holdings,
         tree: RadixTree,
         prefillers: Prefillers | None,
+        tiers: Tiers | None = None,
     ) -> None:
         self._prefillers = prefillers
+        self._tiers = tiers
         self._config = config
         self._queues = queues
         self._holdings = holdings
@@ -141,7 +144,7 @@ class Planner:
             covered = self._holdings.extend_towards(sequence, num_tokens)
             if covered > start:
                 return covered
-            if running[-1] is sequence or running[-1].reader is not None:
+            if running[-1] is sequence or running[-1].reader is not None or self._holdings.is_offloading:
                 self._note_if_stranded(sequence, start + 1)
                 return start
             self._preempt(running[-1])
@@ -193,7 +196,7 @@ class Planner:
         for sequence in tuple(waiting):
             if num_spare <= 0:
                 return
-            if self._waits.is_waiting(sequence):
+            if self._waits.is_waiting(sequence) or self._is_prefetching(sequence):
                 continue
             if not knows_leaders:
                 self._waits.note_leaders((*running, *self._queues.receiving))
@@ -202,14 +205,21 @@ class Planner:
             sequence.prefix = prefix
             if self._waits.must_wait(sequence, prefix):
                 continue
-            if not self._try_admit(sequence, prefix):
+            if not self._try_admit(sequence, prefix, now):
                 return
             num_spare -= 1
 
-    def _try_admit(self, sequence: Sequence, prefix: PrefixNode) -> bool:
+    def _is_prefetching(self, sequence: Sequence) -> bool:
+        return self._tiers is not None and self._tiers.is_waiting(sequence.sequence_id)
+
+    def _try_admit(self, sequence: Sequence, prefix: PrefixNode, now: int) -> bool:
         if not self._try_claim(sequence, prefix):
             self._note_if_stranded(sequence, sequence.num_tokens)
             return False
+        self._holdings.note_prefix_used(prefix, now)
+        self._holdings.load(sequence)
+        if self._tiers is not None:
+            self._tiers.cancel_prefetch(sequence.sequence_id)
         if not self._try_hand_off(sequence):
             self._queues.admit(sequence)
         self._waits.note_leader(sequence)
@@ -239,10 +249,11 @@ class Planner:
             return False
         holdings.take_prefix(sequence, prefix)
         # What the prefix holds now was counted as available before.
-        if num_needed <= holdings.num_available - num_promised:
+        if num_needed > holdings.num_available - num_promised:
+            self._refusal = (sequence, num_spare)
+        elif holdings.has_room_now(num_needed):
             return True
         holdings.give_back_prefix(sequence)
-        self._refusal = (sequence, num_spare)
         return False
 
     def _num_promised(self) -> int:
@@ -265,7 +276,8 @@ class Planner:
         picks = decodes + prefills
         self._holdings.begin_write((pick.sequence, pick.start) for pick in picks)
         chunks = tuple(_to_chunk(pick) for pick in picks)
-        return Plan(chunks, sum(chunk.end - chunk.start for chunk in chunks))
+        load_ids = tuple(pick.sequence.load_id for pick in picks if pick.sequence.load_id is not None)
+        return Plan(chunks, sum(chunk.end - chunk.start for chunk in chunks), load_ids)
 
 
 def _is_decoding(sequence: Sequence) -> bool:

@@ -5,18 +5,22 @@ Driven by the engine: `add` and `cancel` at any time; `plan`, one forward pass a
 Invariants:
     1. Every added sequence gets exactly one update with a finish_reason, and none after it.
     2. Between plan and commit no block of the plan changes owner: what ends meanwhile ends at commit.
-    3. Everything ends: a sequence that could not run alone is refused, and the oldest one that runs is in every plan
+    3. What a load has failed to bring is used by nobody: its sequence begins anew and computes it.
+    4. Everything ends: a sequence that could not run alone is refused, and the oldest one that runs is in every plan
        (see the planner's invariants).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from lineclear.base.errors import InvariantError
 from lineclear.base.ids import BlockId, SequenceId
+from lineclear.kv.copies import Copy, CopyEnd, CopyId
 from lineclear.kv.pool import BlockPool, Holder
+from lineclear.kv.prefix_key import PrefixKey
 from lineclear.kv.radix import RadixTree
+from lineclear.kv.tiers import Tiers, TiersStatistics
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.wire import FinishReason
 from lineclear.schedule.config import ScheduleConfig
@@ -44,24 +48,33 @@ class SchedulerStatistics:
     num_damaged: int
     """Sequences that ended because what was computed for them could not be trusted."""
     draft_counts: DraftCounts
+    tiers: TiersStatistics | None = None
 
 
 class Scheduler:
     """The life of the sequences of one worker."""
 
     def __init__(
-        self, config: ScheduleConfig, pool: BlockPool, tree: RadixTree, prefillers: Prefillers | None = None
+        self,
+        config: ScheduleConfig,
+        pool: BlockPool,
+        tree: RadixTree,
+        prefillers: Prefillers | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
         self._config: Final = config
         self._pool = pool
         self._tree = tree
         self._queues = Queues()
-        self._holdings = Holdings(pool, tree)
-        self._planner = Planner(config, self._queues, self._holdings, tree, prefillers)
+        self._tiers = tiers
+        self._holdings = Holdings(pool, tree, tiers)
+        self._planner = Planner(config, self._queues, self._holdings, tree, prefillers, tiers)
         self._is_stalled = False
         self._outstanding: Plan | None = None
         self._planned: set[SequenceId] = set()
         self._cancelled: set[SequenceId] = set()
+        self._spoiled: set[SequenceId] = set()
+        """Sequences whose load has failed, and that cannot begin anew at this moment."""
         self._news: list[SequenceUpdate] = []
         self._now = 0
         self._output_tokens = 0
@@ -86,6 +99,9 @@ class Scheduler:
         self._queues.add(sequence)
         if error is not None:
             self._end_early(sequence, "error", error)
+        elif self._tiers is not None:
+            sequence.prefix = self._tree.match(sequence.tokens, self._now)
+            self._tiers.begin_prefetch(sequence.sequence_id, sequence.prefix, sequence.tokens)
 
     def cancel(self, sequence_id: SequenceId) -> bool:
         """End a sequence: at once, or at commit if it is in the outstanding plan. The next commit reports it.
@@ -120,6 +136,8 @@ class Scheduler:
         self._is_stalled = False
         self._holdings.take_received(sequence)
         self._queues.arrive(sequence)
+        if sequence_id in self._spoiled:
+            self._restart(sequence)
 
     def return_to_wait(self, sequence_id: SequenceId, *, is_local: bool) -> None:
         """What a sequence should have received will not come: it waits for another attempt, or to compute it itself.
@@ -130,6 +148,7 @@ class Scheduler:
         if sequence is None:
             return
         self._is_stalled = False
+        self._spoiled.discard(sequence_id)
         self._holdings.drop(sequence)
         sequence.is_local = is_local
         self._queues.return_to_wait(sequence)
@@ -147,6 +166,43 @@ class Scheduler:
         """End a reader's holds: no write can read its blocks any more."""
         self._is_stalled = False
         self._holdings.end_read(reader)
+
+    def take_copies(self) -> list[Copy]:
+        """Return, once, what is to be copied between tiers, in order.
+
+        Order: after each plan, before its forward pass, and after each commit.
+        """
+        return [] if self._tiers is None else self._tiers.take_copies()
+
+    def end_copy(self, end: CopyEnd) -> None:
+        """A copy between tiers has ended.
+
+        Order: the loads of a plan end before its commit.
+        """
+        if self._tiers is None:
+            raise InvariantError(f"copy {end.copy_id} ends without tiers")
+        self._is_stalled = False
+        self._tiers.end(end)
+        for sequence in self._queues.running + self._queues.receiving:
+            if sequence.load_id == end.copy_id:
+                sequence.load_id = None
+                if end.failure is not None:
+                    self._spoil(sequence)
+
+    def note_on_disk(self, keys: Collection[PrefixKey]) -> None:
+        """Files were seen on disk, the oldest first; other workers write there too."""
+        if self._tiers is not None and keys:
+            self._tiers.note_on_disk(keys, self._now)
+
+    def stop_prefetch(self, sequence_id: SequenceId) -> None:
+        """Let a queued sequence wait for the disk no more."""
+        if self._tiers is not None:
+            self._is_stalled = False
+            self._tiers.cancel_prefetch(sequence_id)
+
+    def is_prefetching(self, sequence_id: SequenceId) -> bool:
+        """Whether a queued sequence waits for the disk."""
+        return self._tiers is not None and self._tiers.is_waiting(sequence_id)
 
     def plan(self, now: int) -> Plan:
         """Choose what the next step computes; it may be nothing, if there is only something to report.
@@ -175,6 +231,7 @@ class Scheduler:
         """
         if plan is not self._outstanding:
             raise InvariantError("this plan is not the outstanding one")
+        self._check_loads(plan.load_ids)
         self._holdings.end_write()
         self._outstanding = None
         self._planned = set()
@@ -182,22 +239,14 @@ class Scheduler:
             sequence = self._queues.get(chunk.sequence_id)
             if sequence is None:
                 raise InvariantError(f"sequence {chunk.sequence_id} ended under its own forward pass")
-            if chunk.sequence_id in self._cancelled:
-                self._end_early(sequence, "cancelled", None)
-            elif (result := results.get(chunk.sequence_id)) is not None and result.error is not None:
-                self._end_damaged(sequence, result.error)
-            elif chunk.samples:
-                self._commit_sample(sequence, chunk, result)
-            else:
-                sequence.num_computed_tokens = chunk.end
-                self._holdings.publish(sequence, self._now)
-                if sequence.reader is not None:
-                    self._news.append(SequenceUpdate(sequence, num_computed_tokens=chunk.end))
-        for sequence in [each for each in self._queues.running if each.is_sent]:
+            self._commit_chunk(sequence, chunk, results.get(chunk.sequence_id))
+        for sequence in [each for each in self._queues.running if each.is_sent and each.load_id is None]:
             num_computed = sequence.num_computed_tokens
             self._end(sequence)
             self._news.append(SequenceUpdate(sequence, finish_reason="length", num_computed_tokens=num_computed))
         self._cancelled.clear()
+        if self._tiers is not None:
+            self._tiers.write_back(self._now)
         updates, self._news = self._news, []
         return updates
 
@@ -217,6 +266,7 @@ class Scheduler:
             output_tokens=self._output_tokens,
             num_damaged=self._num_damaged,
             draft_counts=draft_counts,
+            tiers=None if self._tiers is None else self._tiers.statistics(),
         )
 
     def check(self) -> None:
@@ -227,6 +277,8 @@ class Scheduler:
         self._pool.check()
         self._tree.check()
         self._queues.check()
+        if self._tiers is not None:
+            self._tiers.check()
         self._holdings.check(self._queues.running + self._queues.receiving)
 
     def _receiving(self, sequence_id: SequenceId) -> Sequence | None:
@@ -249,6 +301,21 @@ class Scheduler:
         if len(self._queues.waiting) >= config.max_waiting:
             return f"{config.max_waiting} sequences are waiting already"
         return None
+
+    def _commit_chunk(self, sequence: Sequence, chunk: Chunk, result: ChunkResult | None) -> None:
+        if chunk.sequence_id in self._cancelled:
+            self._end_early(sequence, "cancelled", None)
+        elif chunk.sequence_id in self._spoiled:
+            self._restart(sequence)
+        elif result is not None and result.error is not None:
+            self._end_damaged(sequence, result.error)
+        elif chunk.samples:
+            self._commit_sample(sequence, chunk, result)
+        else:
+            sequence.num_computed_tokens = chunk.end
+            self._holdings.publish(sequence, self._now)
+            if sequence.reader is not None:
+                self._news.append(SequenceUpdate(sequence, num_computed_tokens=chunk.end))
 
     def _commit_sample(self, sequence: Sequence, chunk: Chunk, result: ChunkResult | None) -> None:
         if result is None:
@@ -280,10 +347,37 @@ class Scheduler:
         self._end_early(sequence, "error", error)
         if prefix is not None:
             self._tree.forget(prefix)
+            if self._tiers is not None:
+                self._tiers.forget(prefix)
         self._num_damaged += 1
+
+    def _spoil(self, sequence: Sequence) -> None:
+        """What a sequence's load should have brought is not there: begin anew, now or as soon as it can."""
+        if sequence.sequence_id in self._planned or sequence.state is SequenceState.RECEIVING:
+            self._spoiled.add(sequence.sequence_id)
+        else:
+            self._restart(sequence)
+
+    def _restart(self, sequence: Sequence) -> None:
+        """Let a running sequence compute everything itself; one that is sent elsewhere ends: its readers have begun."""
+        self._spoiled.discard(sequence.sequence_id)
+        if sequence.reader is not None:
+            self._end_early(sequence, "error", "its KV could not be loaded from host memory")
+            return
+        sequence.avoids_tiers = True
+        self._holdings.drop(sequence)
+        self._queues.preempt(sequence)
+
+    def _check_loads(self, load_ids: Collection[CopyId]) -> None:
+        under_way = set(load_ids) & {each.load_id for each in self._queues.running}
+        if under_way:
+            raise InvariantError(f"a plan is committed whose loads have not ended: {sorted(under_way)}")
 
     def _end(self, sequence: Sequence) -> None:
         self._is_stalled = False
+        self._spoiled.discard(sequence.sequence_id)
+        if self._tiers is not None:
+            self._tiers.cancel_prefetch(sequence.sequence_id)
         self._planner.forget(sequence)
         self._queues.end(sequence)
         self._holdings.drop(sequence)

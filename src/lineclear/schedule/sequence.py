@@ -13,7 +13,9 @@ Invariants:
     3. The block table covers [0, num_computed_tokens), and while the sequence is RUNNING or RECEIVING it starts with
        the blocks of `prefix`, which the sequence keeps alive by its holds.
     4. Drafts exist only when all tokens but the newest are computed.
-    5. While RECEIVING, the blocks of all other tokens but the newest are held by writers elsewhere, and by nobody else.
+    5. While `load_id` is there, blocks after the prefix's are being loaded: they count as computed, a pass over them
+       waits for the load, and nothing of the sequence enters the tree.
+    6. While RECEIVING, the blocks of all other tokens but the newest are held by writers elsewhere, and by nobody else.
 """
 
 from array import array
@@ -22,6 +24,7 @@ from enum import Enum
 
 from lineclear.base.ids import BlockId, SequenceId
 from lineclear.kv.block_table import BlockTable
+from lineclear.kv.copies import CopyId
 from lineclear.kv.pool import Holder, HolderKind
 from lineclear.kv.radix import PrefixNode
 from lineclear.protocol.drafts import DraftCounts
@@ -43,6 +46,7 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "avoids_tiers",
         "block_table",
         "draft_counts",
         "draft_token_ids",
@@ -50,6 +54,7 @@ class Sequence:
         "holder",
         "is_counted",
         "is_local",
+        "load_id",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
@@ -96,11 +101,15 @@ class Sequence:
         token is chosen; the reader holds every block from when the sequence gets it, until it gives them up itself."""
         self.is_local = False
         """Whether its prompt is computed here, whatever others could do."""
+        self.load_id: CopyId | None = None
+        """The load that brings a part of its KV from host memory."""
+        self.avoids_tiers = False
+        """Whether it computes what is not on the device: a load of its KV has failed."""
         self.prefix: PrefixNode | None = None
         """Its longest prefix in the tree. While WAITING only where the search left off: it may be gone."""
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
-        """Prompt tokens found in the prefix tree when the sequence was first admitted."""
+        """Prompt tokens found in any tier when the sequence was first admitted."""
         self.is_counted = False
         """Whether its prompt is in the totals of the queues."""
         self.num_preemptions = 0

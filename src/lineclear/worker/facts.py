@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lineclear.config.components import ServeConfig
 from lineclear.engine.engine import EngineStatistics
+from lineclear.kv.pool import PoolStatistics
 from lineclear.model.config import load_config
 from lineclear.protocol import wire
 
@@ -47,4 +48,47 @@ def worker_statistics(
         steps=engine.num_steps,
         step_seconds_total=engine.step_seconds_total,
         handoffs=handoffs,
+        tiers=_tier_statistics(engine),
+    )
+
+
+def _tier_statistics(engine: EngineStatistics) -> wire.TierStatistics | None:
+    tiers, copies = engine.scheduler.tiers, engine.copies
+    if tiers is None or copies is None:
+        return None
+    block_bytes = copies.block_bytes
+    blocks = {"device": _tier_blocks(engine.pool, block_bytes), "host": _tier_blocks(tiers.host, block_bytes)}
+    if tiers.disk is not None:
+        blocks["disk"] = _tier_blocks(tiers.disk, copies.file_bytes)
+    lower_hits = tiers.host_hit_tokens + tiers.disk_hit_tokens
+    return wire.TierStatistics(
+        blocks=blocks,
+        hit_tokens={
+            "device": engine.scheduler.cached_prompt_tokens - lower_hits,
+            "host": tiers.host_hit_tokens,
+            "disk": tiers.disk_hit_tokens,
+        },
+        moved_bytes={
+            "load": copies.load_bytes,
+            "offload": copies.offload_bytes,
+            "disk_read": tiers.num_read_blocks * block_bytes,
+            "disk_write": tiers.num_written_blocks * block_bytes,
+        },
+        moving_seconds={
+            "load": copies.load_seconds,
+            "offload": copies.offload_seconds,
+            "disk_read": copies.disk_read_seconds,
+            "disk_write": copies.disk_write_seconds,
+        },
+        num_waits=copies.num_waits,
+        wait_seconds=copies.wait_seconds,
+        num_prefetches=tiers.num_prefetches,
+        dropped_blocks=tiers.num_dropped_blocks,
+        failures={kind.value: count for kind, count in tiers.failures.items()},
+    )
+
+
+def _tier_blocks(pool: PoolStatistics, block_bytes: int) -> wire.TierBlocks:
+    return wire.TierBlocks(
+        free=pool.free, held=pool.held, quarantined=pool.quarantined, total=pool.total, block_bytes=block_bytes
     )

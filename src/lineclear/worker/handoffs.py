@@ -12,6 +12,7 @@ from lineclear.engine.engine import Engine
 from lineclear.kv.layout import Layout
 from lineclear.model.checkpoint import OnTensor
 from lineclear.model.config import load_config
+from lineclear.model.digest import model_digest
 from lineclear.protocol.handoff.hello import PeerHello, version_fact
 from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.roles import Role
@@ -23,10 +24,6 @@ from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk
 from lineclear.worker.prefill_desk import PrefillDesk
 from lineclear.worker.seat import Seat
-
-SAMPLES_OF_A_FILE = 64
-SAMPLE_BYTES = 4096
-"""Hashing all weights of a large model would take minutes; samples tell two trainings apart."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,10 @@ def assemble(config: ServeConfig, seat: Seat, on_tensor: OnTensor | None = None)
     """
     model_dir = Path(config.source.model)
     if seat.role is Role.COLOCATED:
-        return Assembly(build_engine(config.engine, model_dir, on_tensor=on_tensor, memory_share=seat.memory_share))
+        engine = build_engine(
+            config.engine, model_dir, on_tensor=on_tensor, memory_share=seat.memory_share, cache=config.cache
+        )
+        return Assembly(engine)
     if config.engine.device != "cpu":
         allowed = "cpu with handoffs: KV is moved between memories of the CPU so far"
         raise ConfigError("device", config.engine.device, allowed)
@@ -97,6 +97,7 @@ def _build(
         on_tensor=on_tensor,
         handoffs=handoffs,
         memory_share=seat.memory_share,
+        cache=config.cache,
     )
     return engine, memories[0]
 
@@ -133,16 +134,3 @@ def peer_facts(config: ServeConfig, layout: Layout) -> dict[str, str]:
         "batch-invariant": str(engine.batch_invariant),
         "mover": config.handoff.mover,
     }
-
-
-def model_digest(model_dir: Path) -> str:
-    """Tell a checkpoint from others: its configuration, and sizes and samples of its weights, headers included."""
-    digest = hashlib.sha256((model_dir / "config.json").read_bytes())
-    for path in sorted(model_dir.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            for sample in range(SAMPLES_OF_A_FILE):
-                file.seek(size * sample // SAMPLES_OF_A_FILE)
-                digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()[:16]

@@ -57,6 +57,18 @@ class StepEngine(Protocol):
         """Compute once."""
         ...
 
+    def filenos(self) -> Collection[int]:
+        """Descriptors that are readable when `take_in_copies` may have something to do."""
+        ...
+
+    def seconds_until_due(self) -> float:
+        """How long `take_in_copies` may be put off while nothing is readable."""
+        ...
+
+    def take_in_copies(self) -> None:
+        """Take in which copies between the tiers of the cache have ended; there may be work then."""
+        ...
+
     def check(self) -> None:
         """Assert every invariant."""
         ...
@@ -149,6 +161,7 @@ class WorkerLoop:
             self._has_said_leaving = True
             link.send(wire.Leaving())
         self._serve_desk()
+        self._engine.take_in_copies()
         if self._engine.has_work:
             outputs += [self._output(update) for update in self._step() if self._is_of_gateway(update)]
             self._report_statistics(link)
@@ -164,6 +177,7 @@ class WorkerLoop:
         """
         select.select(self._wake_filenos(), [], [], self._patience_seconds(timeout_seconds))
         self._serve_desk()
+        self._engine.take_in_copies()
         if self._engine.has_work:
             self._step()
         return self._is_leaving and self._is_idle
@@ -211,10 +225,13 @@ class WorkerLoop:
         """How long a poll may sleep."""
         if self._engine.has_work:
             return 0.0
+        longest = min(longest, self._engine.seconds_until_due())
         return longest if self._desk is None else min(longest, self._desk.seconds_until_due())
 
     def _wake_filenos(self) -> Collection[int]:
-        filenos = [] if self._desk is None else list(self._desk.filenos())
+        filenos = list(self._engine.filenos())
+        if self._desk is not None:
+            filenos += self._desk.filenos()
         if self._leave is not None and not self._leave.is_set:  # it stays readable: once is enough
             filenos.append(self._leave.fileno())
         return filenos

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lineclear.cli import prove
+from lineclear.cli import prove, prove_tiers
 from lineclear.cli.main import main
 from lineclear.testing.handoff.controls import GUARDS, HARMLESS
 from lineclear.testing.handoff.scenario import Scenario
+from lineclear.testing.tiers.killing import Killings
+from lineclear.testing.tiers.proof import bounded_proof
 
 SMALL = (Scenario("small", num_requests=1),)
 
@@ -26,6 +28,23 @@ def test_the_figures_are_printed_and_written(tmp_path: Path, capsys: pytest.Capt
     lines = capsys.readouterr().out.splitlines()
     assert lines[-4:] == ["states: 35", "violations: 0", "controls_found: 2", "controls: 2"]
     assert json.loads(path.read_text()) == {"states": 35, "violations": 0, "controls_found": 2, "controls": 2}
+
+
+def test_tiers_are_compared_and_the_figures_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killings = Killings(1, 2, 0, 0, 4, 0, 96)
+    monkeypatch.setattr(prove_tiers, "kill_writers", lambda _: killings)
+    (arm,) = (arm for arm in bounded_proof().arms if arm.name == "copies_that_fail")
+    small = replace(arm, num_requests=6)
+    monkeypatch.setattr(prove_tiers, "bounded_proof", lambda: replace(bounded_proof(), arms=(small,)))
+    path = tmp_path / "figures.json"
+    assert main(["prove", "tiers", "--json", str(path)]) == 0
+    assert "ok  copies_that_fail: 0 of 6 with wrong tokens\n" in capsys.readouterr().out
+    figures = json.loads(path.read_text())
+    assert (figures["copies_that_fail_requests"], figures["kills"], figures["kills_broken_files"]) == (6, 1, 0)
+    monkeypatch.setattr(prove_tiers, "kill_writers", lambda _: replace(killings, num_broken=1))
+    assert main(["prove", "tiers"]) == 1
 
 
 def test_full_explores_more(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1195,6 +1195,11 @@ def test_metrics_tell_what_happened(start_gateway: StartGateway, tokenization: T
         num_running=2, num_waiting=1, num_receiving=4, num_preemptions=3, num_damaged=1, blocks_free=10, blocks_held=5,
         blocks_quarantined=1, blocks_total=16, cached_prompt_tokens=100, prompt_tokens=200, output_tokens=300,
         draft=counts, steps=7, step_seconds_total=1.5,
+        tiers=wire.TierStatistics(
+            blocks={"host": wire.TierBlocks(free=1, held=2, quarantined=0, total=3, block_bytes=100)},
+            hit_tokens={"host": 32}, moved_bytes={"load": 200}, moving_seconds={"load": 0.5}, num_waits=3,
+            wait_seconds=0.25, num_prefetches=1, dropped_blocks=2, failures={"damaged": 1},
+        ),
     )  # fmt: skip
     gateway.client.post(CHAT, json={"messages": MESSAGES}).raise_for_status()
     gateway.client.post(CHAT, json={"messages": []})
@@ -1213,6 +1218,15 @@ def test_metrics_tell_what_happened(start_gateway: StartGateway, tokenization: T
         'lineclear_worker_accept_rate{worker="worker-0"} 0.5',
         'lineclear_worker_drafts_accepted_total{position="1",worker="worker-0"} 2.0',
         'lineclear_worker_up{life="1",worker="worker-0"} 1.0',
+        'lineclear_tier_blocks{state="held",tier="host",worker="worker-0"} 2.0',
+        'lineclear_tier_bytes{state="free",tier="host",worker="worker-0"} 100.0',
+        'lineclear_tier_hit_tokens_total{tier="host",worker="worker-0"} 32.0',
+        'lineclear_tier_moved_bytes_total{copy="load",worker="worker-0"} 200.0',
+        'lineclear_tier_moving_seconds_total{copy="load",worker="worker-0"} 0.5',
+        'lineclear_tier_waits_total{worker="worker-0"} 3.0',
+        'lineclear_tier_wait_seconds_total{worker="worker-0"} 0.25',
+        'lineclear_tier_failures_total{kind="damaged",worker="worker-0"} 1.0',
+        'lineclear_tier_prefetches{worker="worker-0"} 1.0',
         "lineclear_time_to_first_token_seconds_count 1.0",
     ]
     assert [line for line in expected if line not in lines] == []

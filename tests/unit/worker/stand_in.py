@@ -33,6 +33,15 @@ class CountingEngine:
         self.num_steps += 1
         return [self._advance(sequence) for sequence in list(self.sequences.values())]
 
+    def filenos(self) -> tuple[int, ...]:
+        return ()
+
+    def seconds_until_due(self) -> float:
+        return float("inf")
+
+    def take_in_copies(self) -> None:
+        pass
+
     def check(self) -> None:
         self.num_checks += 1
         if self.is_broken:

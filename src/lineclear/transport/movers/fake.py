@@ -21,9 +21,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lineclear.transport.movers.copying import copy_runs
+from lineclear.engine.copying import Runs, copy_runs
 from lineclear.transport.movers.mover import Completion, Memory, MoverError, Outcome, Span
-from lineclear.transport.movers.spans import Runs, SpanError, checked_runs
+from lineclear.transport.movers.spans import SpanError, checked_runs
 from lineclear.transport.movers.threaded_writer import Reports
 
 

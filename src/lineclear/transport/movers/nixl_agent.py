@@ -15,9 +15,10 @@ from typing import Final
 
 import numpy as np
 
+from lineclear.engine.copying import Runs
 from lineclear.transport.movers.mover import MoverError
 from lineclear.transport.movers.nixl_bindings import Descriptors, NixlAgentHandle, NixlBindings
-from lineclear.transport.movers.spans import DESTINATION, NUM_BYTES, SOURCE, Runs
+from lineclear.transport.movers.spans import DESTINATION, NUM_BYTES, SOURCE
 
 WAKE_US: Final = 100_000
 """Ten wakes a second of an idle agent cost 0.05% of a core; traffic wakes it at once (0.16 ms for a write of 4 KiB)."""

@@ -16,12 +16,13 @@ from typing import Final
 
 import numpy as np
 
+from lineclear.engine.copying import Runs
 from lineclear.transport.movers.mover import Completion, MoverError, Outcome
 from lineclear.transport.movers.nixl_agent import NixlAgent
 from lineclear.transport.movers.nixl_bindings import NixlBindings
 from lineclear.transport.movers.nixl_memory import Door, NixlKey, NixlMemory, decode_key
 from lineclear.transport.movers.process_life import ProcessLife, ProcessWatch, is_of_this_host
-from lineclear.transport.movers.spans import Runs, checked_runs
+from lineclear.transport.movers.spans import checked_runs
 from lineclear.transport.movers.threaded_writer import Forget, Orders, Reports, Write
 
 FLYING_LOOK_SECONDS: Final = 100e-6

@@ -5,7 +5,7 @@ ends FAILED between two runs. A memory whose process has ended is written to all
 pages are this writer's own by then, until they are forgotten.
 """
 
-from lineclear.transport.movers.copying import copy_runs
+from lineclear.engine.copying import copy_runs
 from lineclear.transport.movers.mover import Completion, MoverError, Outcome
 from lineclear.transport.movers.shm_memory import ShmDestination, ShmMemory
 from lineclear.transport.movers.spans import checked_runs

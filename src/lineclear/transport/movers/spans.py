@@ -1,18 +1,15 @@
 """Spans as arrays: checked against both memories, and adjacent ones joined.
 
-Runs are an array of int64, shape (num_runs, 3): source, destination, num_bytes, as in `Span`.
+In `Runs`, here, each row is a source, a destination and a number of bytes, as in `Span`.
 """
 
 import itertools
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lineclear.engine.copying import Runs
 from lineclear.transport.movers.mover import MoverError, Span
-
-Runs: TypeAlias = NDArray[np.int64]
 
 SOURCE, DESTINATION, NUM_BYTES = range(3)
 

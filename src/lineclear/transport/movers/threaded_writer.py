@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lineclear.transport.movers.bell import Bell
+from lineclear.engine.bell import Bell
 from lineclear.transport.movers.mover import Completion, Span
 
 

@@ -13,11 +13,13 @@ blocks are handed out such that runs are long (`BlockPool.try_allocate`).
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lineclear.transport.movers.spans import Runs
+Runs: TypeAlias = NDArray[np.int64]
+"""Runs to copy: shape (num_runs, 3), each row a source, a destination and a length."""
 
 LONG_RUN_BYTES: Final = 8 * 1024 * 1024
 """From here on a copy takes longer than handing the GIL over twice, however busy the machine."""

@@ -4,8 +4,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lineclear.transport.movers import copying
-from lineclear.transport.movers.copying import copy_runs
+from lineclear.engine import copying
+from lineclear.engine.copying import copy_runs
 
 SOURCE = memoryview(np.random.default_rng(0).bytes(4096))
 

@@ -1,0 +1,1 @@
+"""The proof that tiers do not change tokens, and that each of their guards is needed."""
