@@ -17,7 +17,8 @@ class Figure:
 
     def line(self) -> str:
         """The line that is printed."""
-        shown = str(self.value) if isinstance(self.value, int) else f"{self.value:.4g}"
+        is_whole = float(self.value).is_integer()
+        shown = str(int(self.value)) if is_whole else f"{self.value:.4g}"
         return f"{self.name}: {shown} {self.unit}".rstrip()
 
 
