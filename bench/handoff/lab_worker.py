@@ -22,6 +22,7 @@ from bench.handoff.desk_cpu import count_desk_cpu
 from bench.handoff.observer import observe
 from lineclear.base.ids import SequenceId
 from lineclear.cli.main import main
+from lineclear.engine.readiness import Readiness
 from lineclear.engine.runner import Runner
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import ChunkResult, Plan
@@ -46,7 +47,7 @@ def _slow(kind: MoverKind) -> Mover:
 
 
 def _compute_nothing(
-    _runner: Runner, plan: Plan, _sequences: Mapping[SequenceId, Sequence]
+    _runner: Runner, plan: Plan, _sequences: Mapping[SequenceId, Sequence], _readiness: Readiness
 ) -> dict[SequenceId, ChunkResult]:
     time.sleep(NULL_STEP_SECONDS)
     result = ChunkResult(token_ids=(NULL_TOKEN_ID,))
