@@ -11,13 +11,16 @@ PIP_FLAGS := --disable-pip-version-check
 LINECLEAR_DATA ?= $(if $(wildcard ../shared/data),$(abspath ../shared),)
 export LINECLEAR_DATA
 
+# Two files of tests at a time: many wait for processes. Empty runs one after the other.
+SIDE_BY_SIDE ?= -n 2 --dist loadfile
+
 .PHONY: serve test check eval bench train clean
 
 serve: $(VENV)/.serve  ## set up and serve the bundled model on http://127.0.0.1:8000
 	$(BIN)/lineclear serve $(ARGS)
 
 test: $(VENV)/.dev  ## set up and run every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 check: $(VENV)/.dev  ## lint, format, types, import contracts
 	$(BIN)/ruff check .
