@@ -11,8 +11,8 @@ PIP_FLAGS := --disable-pip-version-check
 LINECLEAR_DATA ?= $(if $(wildcard ../shared/data),$(abspath ../shared),)
 export LINECLEAR_DATA
 
-# Two files of tests at a time: many wait for processes. Empty runs one after the other.
-SIDE_BY_SIDE ?= -n 2 --dist loadfile
+# Two files of tests at a time, those with processes first: many wait. Empty runs one after the other.
+SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: serve test check eval bench train clean
 
