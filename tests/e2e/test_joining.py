@@ -1,14 +1,19 @@
 """Gateway and workers that are started one by one: they find each other, and come and go while requests run."""
 
 import asyncio
+import json
+import re
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+from lineclear.bundled import checkpoint_path
 from tests.e2e.asking import Answers, ask_all, check_invariants, figures_once, settled_figures
 from tests.e2e.processes import PATIENCE_SECONDS, Program, running
 
@@ -101,6 +106,28 @@ def test_a_worker_of_another_kind_is_refused_with_the_difference(cluster: Cluste
     told = r"block size: (\d+) here, (\d+) there"
     assert decode.wait_for(told).groups() == ("16", "8")
     assert prefill.wait_for(told)
+
+
+def test_a_worker_that_would_answer_differently_ends_with_the_difference(expected: Answers, cluster: Cluster) -> None:
+    cluster.join("colocated", "c0")
+    other = cluster.join("colocated", "c1", "--dtype", "bf16")
+    assert other.wait() == 2
+    error = "lineclear: error: the gateway takes no worker that answers differently: dtype: fp32 here, bf16 there"
+    assert error in other.text
+    cluster.gateway.wait_for("worker c1, life .*, is refused: dtype: fp32 here, bf16 there")
+    assert asyncio.run(ask_all(cluster.url)) == expected
+
+
+def test_a_worker_with_a_model_that_is_not_the_gateways_ends_with_the_difference(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    other_model = tmp_path / "other"
+    shutil.copytree(checkpoint_path(), other_model)
+    config = json.loads((other_model / "config.json").read_text())
+    (other_model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 2 * config["rms_norm_eps"]}))
+    worker = cluster.join("colocated", "c0", "--model", str(other_model))
+    assert worker.wait() == 2
+    assert re.search(r"answers differently: model: \w+ here, \w+ there", worker.text)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ Invariants:
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -29,6 +29,7 @@ from lineclear.gateway.generation import GenerationRequest
 from lineclear.gateway.worker_questions import WorkerQuestions
 from lineclear.gateway.worker_table import Worker, WorkerTable
 from lineclear.protocol import wire
+from lineclear.protocol.handoff.hello import differences
 from lineclear.protocol.roles import Role
 from lineclear.transport.endpoint import Endpoint
 from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerLost, WorkerMessage
@@ -66,10 +67,12 @@ class Dispatcher:
 
     Args:
         config: the whole configuration.
+        model_digest: of the model that the gateway reads texts for; empty: any.
         on_workers_changed: told which workers take requests and which compute prompts for them, whenever that changes.
     """
 
-    def __init__(self, config: ServeConfig, on_workers_changed: OnWorkersChanged) -> None:
+    def __init__(self, config: ServeConfig, model_digest: str, on_workers_changed: OnWorkersChanged) -> None:
+        self._model_digest = model_digest
         self._start_timeout_seconds = config.gateway.start_timeout_seconds
         self._links = WorkerLinks(config.link, self._on_event)
         self._table: WorkerTable[LinkId] = WorkerTable(config.engine.max_waiting)
@@ -215,6 +218,10 @@ class Dispatcher:
         self.questions.announce_change()
 
     def _on_connected(self, link_id: LinkId, hello: wire.WorkerHello) -> None:
+        if misfit := self._misfit(hello.model.decisive):
+            logger.error("worker %s, life %d, is refused: %s", hello.worker_id, hello.life, misfit)
+            self._links.send(link_id, wire.Refused(reason=misfit))
+            return
         logger.info("worker %s, life %d, is ready", hello.worker_id, hello.life)
         self._table.connect(link_id, hello)
         self._facts = hello.model if self._facts is None or hello.role is not Role.PREFILL else self._facts
@@ -222,8 +229,17 @@ class Dispatcher:
         self._report_workers()
         self._place_waiting()
 
+    def _misfit(self, decisive: Mapping[str, str]) -> str:
+        """In what a worker would answer differently than others here; empty if in nothing."""
+        for worker in self._table.workers.values():
+            return differences(worker.hello.model.decisive, decisive)
+        ours = {"model": self._model_digest} if self._model_digest else {}
+        return differences(ours, {name: value for name, value in decisive.items() if name in ours})
+
     def _on_message(self, link_id: LinkId, message: wire.ToGateway) -> None:
-        worker = self._table.workers[link_id]
+        worker = self._table.workers.get(link_id)
+        if worker is None:  # it was refused, and has not read that yet
+            return
         match message:
             case wire.StepOutputs(outputs=outputs):
                 for output in outputs:
@@ -264,7 +280,9 @@ class Dispatcher:
             self._place_waiting()
 
     def _on_lost(self, link_id: LinkId, reason: str) -> None:
-        worker = self._table.workers[link_id]
+        worker = self._table.workers.get(link_id)
+        if worker is None:  # it was refused
+            return
         if worker.is_drained:
             logger.info("worker %s, life %d, has left", worker.hello.worker_id, worker.hello.life)
         else:

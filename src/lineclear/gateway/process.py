@@ -102,7 +102,9 @@ class Gateway:
         self._drain_requested = asyncio.Event()
         self._no_request_open = asyncio.Event()
         self._bodies = Bodies(config.gateway.max_body_bytes)
-        self.dispatcher = Dispatcher(config, lambda ids, prefill_ids: report(GatewayServing(ids, prefill_ids)))
+        self.dispatcher = Dispatcher(
+            config, assets.model_digest, lambda ids, prefill_ids: report(GatewayServing(ids, prefill_ids))
+        )
         self.ledger = Ledger(self._no_request_open.set)
         self.services = Services(
             dispatcher=self.dispatcher,

@@ -10,6 +10,7 @@ from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import JsonObject
 from lineclear.gateway.template import ChatTemplate
 from lineclear.gateway.tokenization import Tokenization
+from lineclear.model.digest import model_digest
 from lineclear.protocol.wire import ModelFacts
 
 T = TypeVar("T")
@@ -32,6 +33,8 @@ class TextAssets:
     tokenization: Tokenization
     template: ChatTemplate | None
     defaults: SamplingDefaults
+    model_digest: str = ""
+    """Of the checkpoint that they are from."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def load_text_assets(directory: Path) -> TextAssets:
     if source is not None:
         template = ChatTemplate(source, _special_tokens(tokenizer_config), tokenization.control_literals)
     defaults = _read_json(directory / "generation_config.json", SamplingDefaults, SamplingDefaults())
-    return TextAssets(tokenization, template, defaults)
+    return TextAssets(tokenization, template, defaults, model_digest(directory))
 
 
 def _load_tokenization(path: Path) -> Tokenization:

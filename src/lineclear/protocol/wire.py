@@ -2,6 +2,7 @@
 
     gateway                                        worker
        │ ◀──────────────────────────── WorkerHello    │  once, first
+       │ Refused ───────────────────────────────────▶ │  or this, and nothing more, if it does not fit the others
        │ SubmitSequence ────────────────────────────▶ │
        │ CancelSequence ────────────────────────────▶ │
        │ ◀──────────────────────────── StepOutputs    │  once a step in which any sequence has news
@@ -77,6 +78,12 @@ class Drain(_Message, frozen=True, tag="drain"):
     """Finish what is accepted, accept nothing more, answer Drained."""
 
 
+class Refused(_Message, frozen=True, tag="refused"):
+    """The worker would give other answers than the gateway's others: it gets nothing, and has to end."""
+
+    reason: str
+
+
 class QueryStatistics(_Message, frozen=True, tag="query_statistics"):
     """Answer WorkerStatistics."""
 
@@ -114,6 +121,8 @@ class ModelFacts(_Part, frozen=True):
     num_blocks: Positive
     draft_tokens: Count
     max_running: Positive
+    decisive: dict[str, str] = {}
+    """What decides the bits of an answer: equal at all workers of a gateway. Texts for people."""
 
 
 class WorkerHello(_Message, frozen=True, tag="worker_hello"):
@@ -278,7 +287,14 @@ class QuarantineReleased(_Message, frozen=True, tag="quarantine_released"):
 
 
 ToWorker = (
-    SubmitSequence | CancelSequence | Drain | QueryStatistics | CheckInvariants | ReleaseQuarantine | PrefillInstances
+    SubmitSequence
+    | CancelSequence
+    | Drain
+    | QueryStatistics
+    | CheckInvariants
+    | ReleaseQuarantine
+    | PrefillInstances
+    | Refused
 )
 ToGateway = WorkerHello | StepOutputs | WorkerStatistics | Leaving | Drained | InvariantsChecked | QuarantineReleased
 

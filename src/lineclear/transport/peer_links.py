@@ -32,10 +32,16 @@ RECEIVE_BYTES = 256 * 1024
 RECONNECT_SECONDS = 0.25
 """Pause between two attempts to reach an endpoint."""
 
+REFUSED_SECONDS = 10.0
+"""The same after one of the two has refused the other."""
+
 HELLO_SECONDS = 10.0
 """How long a connection may take to say hello."""
 
 LISTEN_BACKLOG = 64
+
+MAX_TOLD = 1024
+"""Refusals that are logged once; beyond, each time."""
 
 PeerLinkId = NewType("PeerLinkId", int)
 
@@ -113,6 +119,8 @@ class PeerLinks:
         self._links: dict[int, _Link] = {}
         self._wanted: dict[Endpoint, float] = {}
         """Endpoints to be connected to, and when to try next."""
+        self._told: set[str] = set()
+        """Refusals that the log has."""
         self._num_links = 0
         self._num_lost = 0
         self._num_malformed = 0
@@ -180,6 +188,7 @@ class PeerLinks:
         for link in [each for each in self._links.values() if each.link_id == link_id]:
             self._num_refused += 1
             self._send(link, PeerRefusal(reason=reason, ends_life=ends_life))
+            self._try_later(link)
             self._end(link, reason, [])
 
     def statistics(self) -> PeerLinkStatistics:
@@ -264,7 +273,8 @@ class PeerLinks:
                 self._num_refused += 1
                 if message.ends_life:
                     events.append(LifeRefused(reason))
-                logger.error("a worker at %s refuses this one: %s", link.endpoint, reason)
+                self._tell(f"a worker at {link.endpoint} refuses this one: {reason}")
+                self._try_later(link)
                 self._end(link, f"it refuses this worker: {reason}", events)
             case PeerHello():
                 raise PeerError("a worker said hello twice")
@@ -280,12 +290,23 @@ class PeerLinks:
             difference = f"role: both are {ours.role}"
         if difference:
             self._num_refused += 1
-            logger.error("worker %s does not fit and is refused: %s", hello.worker_id, difference)
+            self._tell(f"worker {hello.worker_id} does not fit and is refused: {difference}")
+            self._try_later(link)
             self._send(link, PeerRefusal(reason=difference))
             self._end(link, f"it does not fit: {difference}", events)
             return
         link.peer = hello
         events.append(PeerConnected(link.link_id, hello, link.endpoint))
+
+    def _tell(self, refusal: str) -> None:
+        """Log a refusal; once, since whoever is refused comes again."""
+        logger.log(logging.DEBUG if refusal in self._told else logging.ERROR, "%s", refusal)
+        if len(self._told) < MAX_TOLD:
+            self._told.add(refusal)
+
+    def _try_later(self, link: "_Link") -> None:
+        if link.endpoint in self._wanted:
+            self._wanted[link.endpoint] = self._now() + REFUSED_SECONDS
 
     def _send(self, link: "_Link", message: PeerMessage) -> None:
         link.unsent += frame(encode(message))

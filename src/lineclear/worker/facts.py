@@ -6,6 +6,7 @@ from lineclear.config.components import ServeConfig
 from lineclear.engine.engine import EngineStatistics
 from lineclear.kv.pool import PoolStatistics
 from lineclear.model.config import load_config
+from lineclear.model.digest import model_digest
 from lineclear.protocol import wire
 
 
@@ -23,6 +24,12 @@ def model_facts(config: ServeConfig, *, num_blocks: int) -> wire.ModelFacts:
         num_blocks=num_blocks,
         draft_tokens=config.engine.draft_tokens,
         max_running=config.engine.max_running,
+        decisive={
+            "model": model_digest(model_dir),
+            "device": config.engine.device.partition(":")[0],
+            "dtype": config.engine.dtype,
+            "batch-invariant": str(config.engine.batch_invariant),
+        },
     )
 
 

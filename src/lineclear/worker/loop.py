@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol, assert_never
 
-from lineclear.base.errors import PeerError
+from lineclear.base.errors import LineclearError, PeerError
 from lineclear.base.ids import SequenceId, WorkerId
 from lineclear.protocol import wire
 from lineclear.protocol.handoff.names import Peer
@@ -35,6 +35,10 @@ IDLE_POLL_SECONDS = 3600.0
 
 STATISTICS_SECONDS = 1.0
 """How often a busy worker reports its figures."""
+
+
+class WorkerRefusedError(LineclearError):
+    """The gateway has workers or a model that this one does not fit."""
 
 
 class StepEngine(Protocol):
@@ -143,6 +147,7 @@ class WorkerLoop:
         Raises:
             ConnectionError: The gateway is lost; the engine is idle again.
             PeerError: The gateway sent nonsense; the engine is idle again.
+            WorkerRefusedError: The gateway will never give it anything.
         """
         self._is_draining = self._owes_drained = self._has_said_leaving = False
         try:
@@ -190,12 +195,10 @@ class WorkerLoop:
                 self._submit(message)
             case wire.CancelSequence(sequence_id=sequence_id):
                 self._engine.cancel(SequenceId(sequence_id))
-            case wire.QueryStatistics():
-                link.send(self._read_statistics())
-            case wire.CheckInvariants():
-                link.send(self._check())
-            case wire.ReleaseQuarantine():
-                link.send(wire.QuarantineReleased(num_blocks=self._release_quarantine(message)))
+            case wire.QueryStatistics() | wire.CheckInvariants() | wire.ReleaseQuarantine():
+                link.send(self._answer(message))
+            case wire.Refused(reason=reason):
+                raise WorkerRefusedError(f"the gateway takes no worker that answers differently: {reason}")
             case wire.PrefillInstances(endpoints=endpoints):
                 if self._desk is None:
                     raise PeerError("prefill instances were announced to a worker that computes prompts itself")
@@ -204,6 +207,17 @@ class WorkerLoop:
                 self._is_draining = self._owes_drained = True
             case _:
                 assert_never(message)
+
+    def _answer(
+        self, question: wire.QueryStatistics | wire.CheckInvariants | wire.ReleaseQuarantine
+    ) -> wire.WorkerStatistics | wire.InvariantsChecked | wire.QuarantineReleased:
+        match question:
+            case wire.QueryStatistics():
+                return self._read_statistics()
+            case wire.CheckInvariants():
+                return self._check()
+            case wire.ReleaseQuarantine():
+                return wire.QuarantineReleased(num_blocks=self._release_quarantine(question))
 
     def _submit(self, message: wire.SubmitSequence) -> None:
         sequence_id = SequenceId(message.sequence_id)

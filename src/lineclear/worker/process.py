@@ -46,6 +46,7 @@ def run_worker(
         ConfigError: A setting that the model or the machine cannot meet.
         CheckpointError: The model cannot be loaded.
         MoverError: The mover cannot be had here.
+        WorkerRefusedError: It does not fit the gateway's other workers, or the gateway's model.
         SystemExit: Other workers take nothing of this life any more; the next one can serve.
     """
     started = time.monotonic()

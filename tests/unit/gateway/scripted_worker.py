@@ -68,6 +68,7 @@ class ScriptedWorker:
         self.submitted: queue.Queue[wire.SubmitSequence] = queue.Queue()
         self.cancelled: queue.Queue[int] = queue.Queue()
         self.released: queue.Queue[wire.ReleaseQuarantine] = queue.Queue()
+        self.refused: queue.Queue[str] = queue.Queue()
         self.drained = threading.Event()
         self._open: set[int] = set()
         hello = wire.WorkerHello(
@@ -138,6 +139,8 @@ class ScriptedWorker:
                 self._send_some(self.figures)
             case wire.CheckInvariants():
                 self._link.send(self.invariants)
+            case wire.Refused(reason=reason):
+                self.refused.put(reason)
             case wire.ReleaseQuarantine():
                 self.released.put(message)
                 self._send_some(self.released_answer)

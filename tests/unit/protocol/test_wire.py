@@ -18,6 +18,7 @@ FACTS = wire.ModelFacts(
     num_blocks=8192,
     draft_tokens=3,
     max_running=64,
+    decisive={"model": "ab12", "dtype": "fp32"},
 )
 
 TO_WORKER = [
@@ -32,6 +33,9 @@ TO_WORKER = [
     wire.Drain(),
     wire.QueryStatistics(),
     wire.CheckInvariants(),
+    wire.ReleaseQuarantine(worker_id="p0", rank=0, life=3),
+    wire.PrefillInstances(endpoints=["127.0.0.1:7000"]),
+    wire.Refused(reason="dtype: fp32 here, bf16 there"),
 ]
 TO_GATEWAY = [
     wire.WorkerHello(version=wire.WIRE_VERSION, worker_id="w0", life=3, pid=42, model=FACTS),
@@ -76,7 +80,9 @@ TO_GATEWAY = [
             failures={"damaged": 1},
         ),
     ),
+    wire.Leaving(),
     wire.Drained(),
+    wire.QuarantineReleased(num_blocks=3),
     wire.InvariantsChecked(ok=False, detail="block 3 is lost"),
 ]
 

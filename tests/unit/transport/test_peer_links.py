@@ -15,7 +15,15 @@ from lineclear.protocol.handoff.messages import Abort, LineClear
 from lineclear.protocol.handoff.names import Epoch, Peer
 from lineclear.transport.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from lineclear.transport.framing import frame
-from lineclear.transport.peer_links import LifeRefused, PeerConnected, PeerEvent, PeerLinks, PeerLost, PeerSaid
+from lineclear.transport.peer_links import (
+    REFUSED_SECONDS,
+    LifeRefused,
+    PeerConnected,
+    PeerEvent,
+    PeerLinks,
+    PeerLost,
+    PeerSaid,
+)
 
 PATIENCE_SECONDS = 10.0
 FACTS = {"wire version": "1", "dtype": "fp32"}
@@ -96,6 +104,24 @@ def test_a_peer_that_does_not_fit_is_refused_with_the_difference(make_pair: Call
     pair.until(lambda: pair.prefill.statistics().num_refused > 0 and pair.decode.statistics().num_refused > 0)
     assert pair.events == {pair.prefill: [], pair.decode: []}
     assert pair.decode.statistics().num_open == 0
+
+
+def test_a_refused_peer_is_told_of_once_and_asked_again_later(
+    make_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lineclear.transport.peer_links.REFUSED_SECONDS", 0.05)
+    pair = make_pair(facts=FACTS | {"dtype": "bf16"})
+    pair.until(lambda: pair.decode.statistics().num_refused >= 3)
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == len(set(told)) > 0
+    assert all("dtype: " in line for line in told)
+
+
+def test_a_refused_peer_is_left_alone_for_a_while(make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(facts=FACTS | {"dtype": "bf16"})
+    pair.until(lambda: pair.decode.statistics().num_open == 0 and pair.decode.statistics().num_refused > 0)
+    (due,) = pair.decode._wanted.values()
+    assert due > time.monotonic() + REFUSED_SECONDS / 2
 
 
 def test_a_lost_peer_is_noticed_and_connected_again(make_pair: Callable[..., Pair]) -> None:

@@ -11,7 +11,7 @@ from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
-from lineclear.worker.loop import WorkerLoop
+from lineclear.worker.loop import WorkerLoop, WorkerRefusedError
 from tests.unit.worker.stand_in import CountingEngine
 
 
@@ -130,6 +130,12 @@ def test_cancelling_the_unknown_is_ignored() -> None:
     engine = CountingEngine()
     serve(link, engine)
     assert link.sent == []
+
+
+def test_a_worker_that_the_gateway_takes_nothing_of_ends_with_the_reason() -> None:
+    loop = WorkerLoop(CountingEngine(), lambda: STATISTICS, lambda: 0.0)
+    with pytest.raises(WorkerRefusedError, match="answers differently: dtype: fp32 here, bf16 there"):
+        loop.serve(ScriptedLink([wire.Refused(reason="dtype: fp32 here, bf16 there")]))
 
 
 def test_a_refused_sequence_gets_its_ending() -> None:
