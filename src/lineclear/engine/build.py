@@ -11,6 +11,7 @@ from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, CacheConfig, Engi
 from lineclear.engine.build_tiers import PRODUCT, BuiltTiers, TierMaking, build_tiers
 from lineclear.engine.engine import Engine
 from lineclear.engine.free_memory import free_memory_bytes
+from lineclear.engine.passes import LocalPasses
 from lineclear.engine.runner import Runner
 from lineclear.engine.store import KvStore, kv_layout
 from lineclear.kv.pool import BlockPool
@@ -94,7 +95,7 @@ def build_engine(
     scheduler = Scheduler(schedule, pool, tree, handoffs.prefillers if handoffs else None, tiers and tiers.plans)
     runner = Runner(
         model,
-        store,
+        LocalPasses(model, store),
         draft_tokens=config.draft_tokens,
         seed=config.seed,
         stop_token_ids=model_config.eos_token_ids,
