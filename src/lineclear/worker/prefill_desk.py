@@ -46,8 +46,9 @@ from lineclear.transport.peer_links import (
 )
 from lineclear.worker.desk import LifeOverError
 
-MAX_DONE_RECORDS = 4096
-"""Answers kept for those that ask again; a forgotten one is answered as line clear, which costs a retry."""
+MAX_DONE_RECORDS = 256
+"""Answers kept for those that ask again; a forgotten one is answered as line clear, which costs a retry. Every handoff
+looks through them: 4096 would take 0.5 ms of its CPU, where none take 0.06."""
 
 STUCK_SECONDS = 30.0
 """How long a write may stay unknown before this life ends: only its end is a proof then (R9)."""
