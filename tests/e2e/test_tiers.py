@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,15 +15,17 @@ from tests.e2e.processes import PATIENCE_SECONDS, Program, running
 
 pytestmark = pytest.mark.e2e
 
-SERVE = ("-m", "lineclear", "serve", "--port", "0", "--max-total-tokens", "2048")
+SERVE = ("serve", "--port", "0", "--max-total-tokens", "2048")
 NUM_PROMPTS = 6
 PROMPT_CHARS = 1200
 """Some 400 tokens: more than the pool holds, all together."""
+LONG_PROMPT_CHARS = 3600
+"""Some 1,500 tokens: a hundred files, a second's work for a slow disk, when the answer is there."""
 
 
 @contextmanager
-def serving(*flags: str) -> Iterator[tuple[Program, str]]:
-    with running([*SERVE, *flags]) as program:
+def serving(*flags: str, module: str = "lineclear") -> Iterator[tuple[Program, str]]:
+    with running(["-m", module, *SERVE, *flags]) as program:
         yield program, program.wait_for(r"ready on (http://\S+)")[1]
         program.signal(signal.SIGINT)
         assert program.wait() == 0
@@ -34,13 +37,14 @@ def prompts() -> list[str]:
 
 
 def ask_all(url: str) -> list[str]:
-    answers: list[str] = []
-    for prompt in prompts():
-        body = {"model": "lineclear-tiny", "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
-        response = httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
-        response.raise_for_status()
-        answers.append(response.json()["choices"][0]["text"])
-    return answers
+    return [ask(url, prompt)["choices"][0]["text"] for prompt in prompts()]
+
+
+def ask(url: str, prompt: str) -> dict[str, Any]:
+    body = {"model": "lineclear-tiny", "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    response = httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
+    response.raise_for_status()
+    return response.json()
 
 
 def total(url: str, metric: str, label: str) -> float:
@@ -83,3 +87,18 @@ def test_prefill_and_decode_share_a_directory(expected: list[str], tmp_path: Pat
         check_invariants(url)
         assert total(url, "lineclear_handoffs_total", 'outcome="done"') > 0
         assert total(url, "lineclear_tier_hit_tokens_total", 'tier="host"') > 500
+
+
+@pytest.mark.parametrize("roles", [("--colocated",), ("--min-handoff-tokens", "64")], ids=["colocated", "apart"])
+def test_what_is_on_its_way_to_disk_gets_there_before_the_service_ends(roles: tuple[str, ...], tmp_path: Path) -> None:
+    flags = (*roles, "--host-cache-gib", "0.05", "--disk-cache-dir", str(tmp_path), "--prefetch-policy", "wait")
+    prompt = "".join(prompts())[:LONG_PROMPT_CHARS]
+    with serving(*flags, module="tests.e2e.slow_disk") as (_, url):
+        answer = ask(url, prompt)
+        num_whole_blocks = answer["usage"]["prompt_tokens"] // 16
+    assert len(list(tmp_path.rglob("*.kv"))) >= num_whole_blocks
+    assert not list(tmp_path.rglob("*.tmp"))
+    with serving(*flags) as (_, url):
+        again = ask(url, prompt)
+        assert again["choices"] == answer["choices"]
+        assert total(url, "lineclear_tier_hit_tokens_total", 'tier="disk"') >= 16 * (num_whole_blocks - 1)

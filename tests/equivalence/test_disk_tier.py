@@ -1,6 +1,7 @@
 """The disk tier under a whole engine: prefetch policies, damage, budgets, and what is refused at the start."""
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lineclear.base.errors import ConfigError
+from lineclear.base.ids import SequenceId
 from lineclear.bundled import checkpoint_path
 from lineclear.bundled.corpus import load_corpus
 from lineclear.config.components import CacheConfig, EngineConfig, ServeConfig
@@ -22,11 +24,14 @@ from lineclear.kv.copies import CopyFailure
 from lineclear.kv.disk_tier import READ_BATCH
 from lineclear.kv.tiers import TiersStatistics
 from lineclear.protocol.sampling import SamplingParams
+from lineclear.schedule.sequence import Sequence
 
 CONFIG = EngineConfig(max_total_tokens=1024, draft_tokens=3)
 GREEDY = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
 NUM_CACHED = 400
 """Of a prompt of 401 tokens: 25 blocks."""
+
+PATIENCE_SECONDS = 60.0
 
 OpenEngine = Callable[..., Engine]
 
@@ -40,6 +45,10 @@ def prompt() -> Prompt:
 @cache
 def expected() -> list[int]:
     return generate(build_engine(CONFIG, checkpoint_path()), [prompt()])[0].token_ids
+
+
+def pass_through(gate: threading.Event) -> None:
+    assert gate.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -103,6 +112,20 @@ def test_a_timeout_ends_the_wait_and_what_is_there_is_used(open_engine: OpenEngi
     assert ask(engine) == READ_BATCH * 16
     assert tiers_of(engine).num_prefetches == 0
     assert ask(open_engine(prefetch_policy="timeout", prefetch_seconds=60.0)) == NUM_CACHED
+
+
+def test_copies_are_finished_as_far_as_there_is_time(open_engine: OpenEngine) -> None:
+    gate = threading.Event()
+    engine = open_engine(TierMaking(before_file=lambda: pass_through(gate)))
+    engine.submit(Sequence(SequenceId(0), prompt().token_ids, GREEDY))
+    while engine.has_work:
+        engine.step()
+    assert not engine.finish_copies(0.05)
+    assert tiers_of(engine).num_written_blocks == 0
+    gate.set()
+    assert engine.finish_copies(PATIENCE_SECONDS)
+    assert tiers_of(engine).num_written_blocks == NUM_CACHED // 16
+    assert ask(open_engine()) == NUM_CACHED
 
 
 def test_damaged_files_are_misses_that_are_counted_and_deleted(open_engine: OpenEngine, tmp_path: Path) -> None:

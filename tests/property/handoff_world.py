@@ -31,6 +31,7 @@ from lineclear.transport.peer_links import PeerLinks
 from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk, LifeOverError
 from lineclear.worker.prefill_desk import PrefillDesk
+from lineclear.worker.sender_desk import RankParts, Share
 from tests.property.tiered_toy_engine import TieredToyEngine
 from tests.property.toy_engine import EOS, VOCAB_SIZE, ToyEngine
 
@@ -145,7 +146,8 @@ class PrefillSide:
         self.endpoint = self.links.listen(UnixEndpoint(str(world.folder / f"prefill-{life}")))
         peer = Peer(WorkerId("prefill-0"), 0, life)
         scheduler = self.engine.scheduler
-        self.desk = PrefillDesk(peer, self.links, self.writer, layout, VOCAB_SIZE, self.engine, scheduler, world.now)
+        parts = RankParts(peer, self.links, self.writer, Share.whole(layout), world.now)
+        self.desk = PrefillDesk(parts, VOCAB_SIZE, self.engine, scheduler)
 
 
 class HandoffWorld:

@@ -277,7 +277,7 @@ def test_who_does_not_come_back_is_fenced(
     while world.time < end:
         world.time += 0.1
         world.turn_decode()
-    assert list(desk._fenced) == [prefill.desk._sender.peer]
+    assert list(desk._instances._fenced) == [prefill.desk._sender.peer]
 
 
 def _connected(world: HandoffWorld) -> tuple[PrefillSide, DecodeDesk]:

@@ -210,7 +210,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.tree.num_evictable_blocks == len(set(self.known.values()) - in_use)
 
 
-PoolMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-TreeMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+TreeMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestPool = PoolMachine.TestCase
 TestTree = TreeMachine.TestCase

@@ -124,11 +124,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert last.stop_token_id == expected.stop_token_id
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestScheduler = SchedulerMachine.TestCase
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     config=configs(),
     block_size=st.integers(1, 4),

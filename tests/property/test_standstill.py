@@ -6,7 +6,7 @@ import pytest
 
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.worker.desk import LifeOverError
-from lineclear.worker.prefill_desk import STANDSTILL_SECONDS
+from lineclear.worker.sender_desk import STANDSTILL_SECONDS
 from tests.property.handoff_world import until, world_with_a_write_in_flight
 
 

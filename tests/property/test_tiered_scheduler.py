@@ -52,7 +52,7 @@ class TieredMachine(SchedulerMachine):
             assert not statistics.num_prefetches
 
 
-TieredMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TieredMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestTieredScheduler = TieredMachine.TestCase
 
 

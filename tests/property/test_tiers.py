@@ -309,5 +309,5 @@ def size(copy: Copy) -> int:
             raise AssertionError(copy)
 
 
-TiersMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TiersMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
 TestTiers = TiersMachine.TestCase

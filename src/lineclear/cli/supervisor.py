@@ -4,7 +4,8 @@
                     │                          └──────second signal──▶ killed ──▶ stopped (130)
                     └── crash loop (1), or an error that a restart would repeat (2) ──▶ killed ──▶ stopped
 
-Draining is the gateway's: it refuses new requests, finishes the running ones, and exits; then the workers are ended.
+Draining is the gateway's: it refuses new requests, finishes the running ones, and exits; then the workers are ended,
+which finish what is on its way to disk.
 
 Invariants:
 1. When `run` returns, no child is alive. If the supervisor itself is killed, its children end with it (see `child`).
@@ -31,7 +32,7 @@ from lineclear.config.components import ServeConfig
 from lineclear.protocol.roles import Role
 from lineclear.transport.endpoint import UnixEndpoint
 from lineclear.transport.reports import Failed, GatewayListening, GatewayServing, Report, WorkerReady
-from lineclear.worker.seat import Seat
+from lineclear.worker.seat import LAST_COPIES_SECONDS, Seat
 
 GATEWAY = "gateway"
 WORKER = "worker"
@@ -40,8 +41,8 @@ WORKER = "worker"
 DRAIN_MARGIN_SECONDS = 10.0
 """What a gateway may take longer than its drain time, to end its last requests."""
 
-WORKER_STOP_SECONDS = 5.0
-"""How long an idle worker may take to end."""
+WORKER_STOP_SECONDS = 5.0 + LAST_COPIES_SECONDS
+"""How long an idle worker may take to end, the last files of its cache included."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.child is None:
         return _run_alone(arguments)
     start, report = begin_child(WorkerStart)
-    with reporting_failure(report):
-        run_worker(start.config, start.seat, control_endpoint=start.control_endpoint, report=report)
+    with reporting_failure(report), Stop((signal.SIGTERM,)) as stop:
+        run_worker(start.config, start.seat, control_endpoint=start.control_endpoint, report=report, leave=stop)
     return 0
 
 

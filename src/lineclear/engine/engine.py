@@ -149,6 +149,26 @@ class Engine:
         self.take_in_copies()
         return True
 
+    def finish_copies(self, seconds: float) -> bool:
+        """Let copies that are under way end, and what follows from them: an offload may go on to disk.
+
+        Nothing is given up when the time is over; who ends the process then loses what is not written.
+
+        Order: no step follows.
+        Returns: whether all have ended, within so many seconds.
+        """
+        if self._tiers is None:
+            return True
+        self.take_in_copies()
+        deadline = self._tiers.now() + seconds
+        while not self._tiers.copies.is_idle:
+            left = deadline - self._tiers.now()
+            if left <= 0:
+                return False
+            select.select(self.filenos(), [], [], left)
+            self.take_in_copies()
+        return True
+
     def close(self) -> None:
         """End the threads that copy."""
         if self._tiers is not None:

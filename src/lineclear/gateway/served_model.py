@@ -34,7 +34,7 @@ class TextAssets:
     template: ChatTemplate | None
     defaults: SamplingDefaults
     model_digest: str = ""
-    """Of the checkpoint that they are from."""
+    """Of the checkpoint that they are from; empty where its weights are not here."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,13 @@ def load_text_assets(directory: Path) -> TextAssets:
     if source is not None:
         template = ChatTemplate(source, _special_tokens(tokenizer_config), tokenization.control_literals)
     defaults = _read_json(directory / "generation_config.json", SamplingDefaults, SamplingDefaults())
-    return TextAssets(tokenization, template, defaults, model_digest(directory))
+    return TextAssets(tokenization, template, defaults, _digest_if_complete(directory))
+
+
+def _digest_if_complete(directory: Path) -> str:
+    """Digest a checkpoint; a folder with the texts alone, which is enough for a gateway, has none."""
+    is_complete = (directory / "config.json").exists() and any(directory.glob("*.safetensors"))
+    return model_digest(directory) if is_complete else ""
 
 
 def _load_tokenization(path: Path) -> Tokenization:

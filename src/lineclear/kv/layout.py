@@ -2,7 +2,7 @@
 
 A memory holds one part of one layer after the other, each as rows in the order of the slots (slot =
 block * block_size + offset in the block). Two workers whose layouts have the same `shape` may have different numbers of
-blocks: rows are equal, their places are not.
+blocks: rows are equal, their places are not. A rank that shares the layers with others has only some of the parts.
 
     memory   │ part 0: row of slot 0, slot 1, … │ part 1: row of slot 0, slot 1, … │ …
 """
@@ -57,6 +57,11 @@ class Layout:
             offsets.append(offsets[-1] + -(-part.row_bytes * self.num_slots // ALIGNMENT) * ALIGNMENT)
         return tuple(offsets)
 
+    @cached_property
+    def offset_by_part(self) -> dict[PartShape, int]:
+        """Where each part begins, by part."""
+        return dict(zip(self.shape, self.offsets, strict=False))
+
     @property
     def num_bytes(self) -> int:
         """Size of the memory."""
@@ -79,22 +84,26 @@ def extents(
     destination_block_ids: Sequence[BlockId],
     start: int,
     end: int,
+    parts: Sequence[PartShape] | None = None,
 ) -> list[Extent]:
     """What to copy so that tokens [start, end) of a prompt arrive: as few runs as the blocks allow.
 
     Both lists are the blocks of the prompt from its first token on that is in either: block i holds tokens
-    [i * block_size, (i + 1) * block_size).
+    [i * block_size, (i + 1) * block_size). `parts` are those to copy, all of the source without.
 
-    Raises: InvariantError if the layouts differ in shape, or a list does not reach.
+    Raises: InvariantError if a part or a token is not in both memories, or their blocks differ in size.
     """
-    if source.shape != destination.shape or source.block_size != destination.block_size:
+    parts = source.shape if parts is None else parts
+    from_starts, to_starts = source.offset_by_part, destination.offset_by_part
+    if source.block_size != destination.block_size or not from_starts.keys() & to_starts.keys() >= set(parts):
         raise InvariantError("the memories of a transfer have different shapes")
     runs = list(_runs(source.block_size, source_block_ids, destination_block_ids, start, end))
     return [
-        Extent(from_start + run.source * part.row_bytes, to_start + run.destination * part.row_bytes, size)
-        for part, from_start, to_start in zip(source.shape, source.offsets, destination.offsets, strict=False)
+        Extent(from_starts[part] + run.source * size, to_starts[part] + run.destination * size, run.num_bytes * size)
+        for part in parts
+        for size in (part.row_bytes,)
         for run in runs
-        if (size := run.num_bytes * part.row_bytes)
+        if run.num_bytes
     ]
 
 

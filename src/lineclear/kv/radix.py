@@ -189,10 +189,13 @@ class RadixTree:
         if not node.is_alive or len(tokens) <= end:
             raise InvariantError(f"insert: {node} with {len(block_ids)} blocks and {len(tokens)} tokens")
         data = tokens[node.num_blocks * self.block_size : end + 1].tobytes()
-        offset = 0
-        for block_id in block_ids:
-            key = data[offset : offset + self._key_bytes]
-            node = node.children.get(key) or self._add(node, key, block_id)
+        offset, num_known = 0, 0
+        while num_known < len(block_ids) and (child := node.children.get(data[offset : offset + self._key_bytes])):
+            node, offset, num_known = child, offset + self._step_bytes, num_known + 1
+        added = block_ids[num_known:]
+        self._pool.acquire(added, TREE_HOLDER)
+        for block_id in added:
+            node = self._add(node, data[offset : offset + self._key_bytes], block_id)
             offset += self._step_bytes
         node.last_used = now
         return node
@@ -283,7 +286,6 @@ class RadixTree:
         _require(len({id(node) for node in candidates}) == len(candidates), "a node is a candidate twice")
 
     def _add(self, parent: PrefixNode, key: bytes, block_id: BlockId) -> PrefixNode:
-        self._pool.acquire((block_id,), TREE_HOLDER)
         self._num_inserted += 1
         node = PrefixNode(parent, key, block_id, self._num_inserted)
         parent.children[key] = node

@@ -6,16 +6,14 @@ instances, holds in the scheduler, sequences that go on or wait again.
 
 Invariants:
 1. Every attempt has a receiver until that is settled, whatever became of its sequence.
-2. An order leaves only for a peer that this memory has admitted, and never again for one whose fence was begun.
-3. A fence is proven by the mover, or an operator vouches for it; nothing else takes its place.
-4. A sequence that has had no token `first_token_seconds` after it was submitted ends with an error, wherever it is.
+2. Who gets an order, who is lost and who is proven to write no more is said by `instances.py`, and by nothing else.
+3. A sequence that has had no token `first_token_seconds` after it was submitted ends with an error, wherever it is.
 
 Order: one thread calls everything, between two engine steps.
 """
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -25,26 +23,25 @@ from lineclear.base.ids import SequenceId, WorkerId
 from lineclear.config.components import HandoffConfig
 from lineclear.kv.pool import Holder, HolderKind
 from lineclear.protocol.handoff import receiver as rx
-from lineclear.protocol.handoff.hello import PeerHello
-from lineclear.protocol.handoff.messages import FailureReason, LineClear, PrefillWork, ToRank, WritesDone, WritesFailed
+from lineclear.protocol.handoff.messages import FailureReason, LineClear, PrefillWork, WritesDone, WritesFailed
 from lineclear.protocol.handoff.names import Epoch, Peer, writer_number
 from lineclear.protocol.wire import HandoffStatistics, QuarantinedWriter
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.scheduler import Scheduler
 from lineclear.schedule.sequence import Sequence
-from lineclear.transport.endpoint import Endpoint, parse_endpoint
-from lineclear.transport.movers.mover import Admission, Memory, MoverError
+from lineclear.transport.endpoint import parse_endpoint
+from lineclear.transport.movers.mover import Memory
 from lineclear.transport.peer_links import (
     LifeRefused,
     PeerConnected,
     PeerEvent,
-    PeerLinkId,
     PeerLinks,
     PeerLost,
     PeerSaid,
 )
-from lineclear.worker.affinity import Affinity, prefix_keys
+from lineclear.worker.affinity import prefix_keys
 from lineclear.worker.desk import LifeOverError
+from lineclear.worker.instances import Instance, Instances, Rank
 
 FIRST_ASK_SECONDS = 0.5
 LONGEST_ASK_SECONDS = 10.0
@@ -54,42 +51,7 @@ A link loses nothing while it lasts. So a peer that has said nothing since it wa
 would only find it there again and again when it comes to read: a storm after every standstill.
 """
 
-SILENT_SECONDS = 5.0
-"""An instance that says nothing for so long, no heartbeat either, is left for another where there is one."""
-
-FENCE_GRACE_SECONDS = 0.5
-"""How long a lost link may come back before the peer's life is fenced."""
-
-GREETING_SECONDS = 10.0
-"""How long it may where a new connection has been taken: the instance says hello when its step is over."""
-
-FENCE_POLL_SECONDS = 0.05
-
-MAX_FENCED = 1024
-"""Lives that are known to be fenced; an older one that comes back is not admitted by the mover."""
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Instance:
-    """One life of a prefill instance."""
-
-    peer: Peer
-    admission: Admission
-    link_id: PeerLinkId | None
-    endpoint: Endpoint | None
-    lost_at: float | None = None
-    """Since when there is no link."""
-    fence_at: float | None = None
-    """When to try the fence next; None while there is a link."""
-    greets_until: float = 0.0
-    """How long a connection that was taken puts the fence off."""
-    is_fencing: bool = False
-    """It gets no order any more."""
-    num_tokens: int = 0
-    """Of the attempts that are open with it."""
-    affinity: Affinity = field(default_factory=Affinity)
 
 
 @dataclass(slots=True)
@@ -97,7 +59,7 @@ class _Attempt:
     """One receiver and when it asks again."""
 
     receiver: rx.Receiver
-    instance: _Instance
+    instance: Instance
     sequence_id: SequenceId
     asked_at: float
     ask_at: float
@@ -124,7 +86,7 @@ class _Opening:
     """What `open` has promised and `begin` completes."""
 
     epoch: Epoch
-    instance: _Instance
+    instance: Instance
     start: int
     prefix_keys: list[bytes]
 
@@ -166,12 +128,8 @@ class DecodeDesk:
         self._config = config
         self._now = now
         self._parts: _Parts | None = None
-        self._fenced: deque[Peer] = deque(maxlen=MAX_FENCED)
-        """The latest, some of which may live and come back."""
-        self._wanted: frozenset[Endpoint] = frozenset()
-        """Where the gateway says that prefill instances are."""
         self._next_number = 1
-        self._instances: dict[Peer, _Instance] = {}
+        self._instances = Instances(now, self._on_lost, self._on_fenced)
         self._attempts: dict[Epoch, _Attempt] = {}
         self._waiting: dict[SequenceId, _Waiting] = {}
         self._opening: _Opening | None = None
@@ -180,6 +138,7 @@ class DecodeDesk:
     def start(self, scheduler: Scheduler, memory: Memory, links: PeerLinks) -> None:
         """Take the scheduler that asks this desk, the memory that its blocks are in, and links to prefill instances."""
         self._parts = _Parts(scheduler, memory, links)
+        self._instances.start(memory, links)
 
     def filenos(self) -> Collection[int]:
         """The links."""
@@ -192,10 +151,10 @@ class DecodeDesk:
 
     def seconds_until_due(self) -> float:
         """How long `turn` may be put off while nothing is readable."""
-        times = [attempt.ask_at for attempt in self._attempts.values()]
+        times = [self._instances.next_due()]
+        times += [attempt.ask_at for attempt in self._attempts.values()]
         times += [waiting.deadline for waiting in self._waiting.values()]
-        times += [instance.fence_at for instance in self._instances.values() if instance.fence_at is not None]
-        return max(0.0, min(times, default=float("inf")) - self._now())
+        return max(0.0, min(times) - self._now())
 
     def submit(self, sequence: Sequence) -> None:
         """A sequence is about to be submitted: its time begins."""
@@ -208,10 +167,10 @@ class DecodeDesk:
             PeerError: One is no endpoint.
         """
         try:
-            self._wanted = frozenset(parse_endpoint(endpoint) for endpoint in endpoints)
+            wanted = frozenset(parse_endpoint(endpoint) for endpoint in endpoints)
         except ConfigError as error:
             raise PeerError(f"the gateway announced a prefill instance at nowhere: {error}") from None
-        self._started.links.want(self._wanted)
+        self._instances.want(wanted)
 
     def turn(self) -> None:
         """Take in what peers say and what time brings.
@@ -221,18 +180,17 @@ class DecodeDesk:
         """
         for event in self._started.links.poll():
             self._on_link(event)
+        self._instances.try_fences()
         now = self._now()
-        for instance in [each for each in self._instances.values() if each.fence_at is not None]:
-            self._try_fence(instance, now)
         for sequence_id in [each for each, waiting in self._waiting.items() if waiting.deadline <= now]:
             self._expire(sequence_id)
         for attempt in [each for each in self._attempts.values() if each.ask_at <= now]:
             attempt.pause = min(2 * attempt.pause, LONGEST_ASK_SECONDS)
             attempt.ask_at = now + attempt.pause
-            if now - self._seconds_silent(attempt.instance) > attempt.asked_at:
+            if now - self._instances.seconds_silent(attempt.instance) > attempt.asked_at:
                 attempt.asked_at = now
                 self._feed(attempt, rx.Tick())
-            if self._is_silent(attempt.instance) and self._has_other(attempt.instance):
+            if self._instances.is_silent(attempt.instance) and self._instances.has_other(attempt.instance):
                 self._feed(attempt, rx.Stop(FailureReason.PEER_SILENT))
 
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
@@ -247,39 +205,22 @@ class DecodeDesk:
 
     def open(self, sequence: Sequence, start: int) -> Collection[Holder] | None:
         """Choose an instance and the next epoch; see `Prefillers`."""
-        open_ones = [each for each in self._instances.values() if self._takes_orders(each)]
+        open_ones = self._instances.open_ones()
         waiting = self._waiting.get(sequence.sequence_id)
         if not open_ones or waiting is None:
             return None
         keys = prefix_keys(sequence.tokens)
 
-        def cost(each: _Instance) -> tuple[bool, int, Peer]:
+        def cost(each: Instance) -> tuple[bool, int, WorkerId, int]:
             """Who answers first, and among those who has least to compute until it is done with this."""
             num_until = each.num_tokens + sequence.num_tokens - each.affinity.num_known(keys)
-            return self._is_silent(each), num_until, each.peer
+            return self._instances.is_silent(each), num_until, each.worker_id, each.life
 
         instance = min(open_ones, key=cost)
         epoch = Epoch(self._worker_id, self._life, self._next_number)
         self._next_number += 1
         self._opening = _Opening(epoch, instance, start, keys)
-        return (_writer(epoch, instance.peer),)
-
-    def _takes_orders(self, instance: _Instance) -> bool:
-        """Whether it is there to stay, as far as is known: one that is leaving is announced no more."""
-        return instance.link_id is not None and not instance.is_fencing and instance.endpoint in self._wanted
-
-    def _has_other(self, instance: _Instance) -> bool:
-        """Whether another instance is there and heard of."""
-        others = [each for each in self._instances.values() if each is not instance and self._takes_orders(each)]
-        return any(not self._is_silent(each) for each in others)
-
-    def _is_silent(self, instance: _Instance) -> bool:
-        """Whether it has not been heard of for longer than a step takes."""
-        return self._seconds_silent(instance) > SILENT_SECONDS
-
-    def _seconds_silent(self, instance: _Instance) -> float:
-        """How long nothing was heard of it, heartbeats included; infinite while there is no link."""
-        return float("inf") if instance.link_id is None else self._started.links.seconds_silent(instance.link_id)
+        return tuple(_writer(epoch, peer) for peer in instance.peers)
 
     def begin(self, sequence: Sequence) -> None:
         """Send the order; see `Prefillers`."""
@@ -294,7 +235,7 @@ class DecodeDesk:
             memory_key=self._started.memory.key,
             sequence_id=sequence.sequence_id,
         )
-        receiver = rx.Receiver(opening.epoch, work, (opening.instance.peer,))
+        receiver = rx.Receiver(opening.epoch, work, opening.instance.peers)
         now = self._now()
         attempt = _Attempt(receiver, opening.instance, sequence.sequence_id, now, now + FIRST_ASK_SECONDS)
         self._attempts[opening.epoch] = attempt
@@ -311,21 +252,19 @@ class DecodeDesk:
         Returns: the blocks that waited for that proof; 0 if there are none, or if the instance is connected and will
             answer by itself.
         """
-        instance = self._instances.get(peer)
+        rank = self._instances.find(peer)
         blocks = sum(len(receiver.work.block_ids) for receiver in self._unproven_of(peer))
-        if instance is None or instance.link_id is not None or not blocks:
+        if rank is None or rank.link_id is not None or not blocks:
             return 0
-        logger.warning("an operator vouches that %s, life %d, can write no more", peer.worker_id, peer.life)
-        instance.admission.fence()  # what can be done is done, although it has proven nothing
         self._counts.num_vouched_blocks += blocks
-        self._on_fenced(instance)
+        self._instances.vouch(rank)
         return blocks
 
     def statistics(self) -> HandoffStatistics:
         """What became of the attempts so far, and what is open."""
         quarantined = [each.receiver for each in self._attempts.values() if each.receiver.is_quarantined]
         return HandoffStatistics(
-            num_peers=sum(instance.link_id is not None for instance in self._instances.values()),
+            num_peers=self._instances.num_linked,
             num_open=len(self._attempts),
             num_done=self._counts.num_ready,
             num_failed={reason.value: count for reason, count in self._counts.failures.items()},
@@ -333,12 +272,12 @@ class DecodeDesk:
             blocks_quarantined=sum(len(receiver.work.block_ids) for receiver in quarantined),
             blocks_vouched=self._counts.num_vouched_blocks,
             num_links_ended=self._started.links.statistics().by_ending(),
-            quarantine=[each for peer in sorted(self._instances) for each in self._quarantined_by(peer)],
+            quarantine=[each for rank in self._instances.ranks() for each in self._quarantined_by(rank)],
         )
 
-    def _quarantined_by(self, peer: Peer) -> list[QuarantinedWriter]:
+    def _quarantined_by(self, rank: Rank) -> list[QuarantinedWriter]:
+        peer, lost_at = rank.peer, rank.lost_at
         receivers = self._unproven_of(peer)
-        lost_at = self._instances[peer].lost_at
         if not receivers or lost_at is None:
             return []
         writer = QuarantinedWriter(
@@ -353,8 +292,8 @@ class DecodeDesk:
 
     def _on_link(self, event: PeerEvent) -> None:
         match event:
-            case PeerConnected(link_id, hello, endpoint):
-                self._on_connected(link_id, hello, endpoint)
+            case PeerConnected():
+                self._instances.take_in(event)
             case PeerSaid(_, WritesDone() | LineClear() | WritesFailed() as message):
                 attempt = self._attempts.get(message.epoch)
                 if attempt is not None:
@@ -362,71 +301,19 @@ class DecodeDesk:
             case PeerSaid(_, message):
                 logger.error("a prefill instance sent %s, which is for prefill instances", type(message).__name__)
             case PeerLost():
-                self._on_lost(event)
+                self._instances.lose(event)
             case LifeRefused(reason):
                 raise LifeOverError(reason)
             case _:
                 assert_never(event)
 
-    def _on_connected(self, link_id: PeerLinkId, hello: PeerHello, endpoint: Endpoint | None) -> None:
-        peer = Peer(WorkerId(hello.worker_id), hello.rank, hello.life)
-        for older in [each for each in self._instances.values() if _is_older(each.peer, peer)]:
-            self._lose(older, grace_seconds=0.0)
-        instance = self._instances.get(peer)
-        if (instance is not None and instance.is_fencing) or peer in self._fenced:
-            self._started.links.refuse(link_id, f"life {peer.life} of {peer.worker_id} is fenced", ends_life=True)
-            return
-        if instance is not None:
-            instance.link_id, instance.lost_at, instance.fence_at = link_id, None, None
-            return
-        try:
-            admission = self._started.memory.admit(hello.writer)
-        except MoverError as error:
-            logger.error(  # noqa: TRY400 - the text says what is wrong
-                "prefill instance %s, life %d, is not admitted: %s", peer.worker_id, peer.life, error
-            )
-            self._started.links.refuse(link_id, f"it is not admitted: {error}", ends_life=False)
-            return
-        logger.info("prefill instance %s, life %d, is connected", peer.worker_id, peer.life)
-        self._instances[peer] = _Instance(peer, admission, link_id, endpoint)
+    def _on_lost(self, peer: Peer) -> None:
+        for attempt in self._attempts_with(peer):
+            self._feed(attempt, rx.PeerLost(peer))
 
-    def _on_lost(self, event: PeerLost) -> None:
-        greeting_seconds = 0.0 if event.was_silent else GREETING_SECONDS
-        for instance in [each for each in self._instances.values() if each.link_id == event.link_id]:
-            peer = instance.peer
-            logger.warning("prefill instance %s, life %d, is lost: %s", peer.worker_id, peer.life, event.reason)
-            self._lose(instance, grace_seconds=FENCE_GRACE_SECONDS, greeting_seconds=greeting_seconds)
-
-    def _lose(self, instance: _Instance, *, grace_seconds: float, greeting_seconds: float = 0.0) -> None:
-        instance.link_id = None
-        instance.lost_at = self._now() if instance.lost_at is None else instance.lost_at
-        instance.fence_at = self._now() + grace_seconds
-        instance.greets_until = self._now() + greeting_seconds
-        for attempt in self._attempts_with(instance.peer):
-            self._feed(attempt, rx.PeerLost(instance.peer))
-
-    def _try_fence(self, instance: _Instance, now: float) -> None:
-        if instance.fence_at is None or instance.fence_at > now:
-            return
-        if not instance.is_fencing and now < instance.greets_until and self._is_greeting(instance):
-            instance.fence_at = now + FENCE_POLL_SECONDS
-            return
-        instance.is_fencing = True
-        if not instance.admission.fence():
-            instance.fence_at = now + FENCE_POLL_SECONDS
-            return
-        self._on_fenced(instance)
-
-    def _on_fenced(self, instance: _Instance) -> None:
-        del self._instances[instance.peer]
-        self._fenced.append(instance.peer)
-        instance.admission.close()
-        for attempt in self._attempts_with(instance.peer):
-            self._feed(attempt, rx.Fenced(instance.peer))
-
-    def _is_greeting(self, instance: _Instance) -> bool:
-        """Whether somebody took a new connection where it was: its process is there, and will say hello."""
-        return instance.endpoint is not None and self._started.links.is_greeting(instance.endpoint)
+    def _on_fenced(self, peer: Peer) -> None:
+        for attempt in self._attempts_with(peer):
+            self._feed(attempt, rx.Fenced(peer))
 
     def _attempts_with(self, peer: Peer) -> list[_Attempt]:
         return [attempt for attempt in self._attempts.values() if peer in attempt.receiver.peers]
@@ -451,7 +338,7 @@ class DecodeDesk:
     def _perform(self, attempt: _Attempt, effect: rx.ReceiverEffect) -> None:
         match effect:
             case rx.Send(message):
-                self._send(message)
+                self._instances.send(message)
             case rx.ReleaseWriter(epoch, peer):
                 self._started.scheduler.end_remote_write(_writer(epoch, peer))
             case rx.Ready():
@@ -465,11 +352,6 @@ class DecodeDesk:
                 del self._attempts[epoch]
             case _:
                 assert_never(effect)
-
-    def _send(self, message: ToRank) -> None:
-        instance = self._instances.get(message.peer)
-        if instance is not None and instance.link_id is not None:
-            self._started.links.send(instance.link_id, message)
 
     def _on_failed(self, attempt: _Attempt, reason: FailureReason) -> None:
         """Let the sequence wait for another attempt, unless it has ended."""
@@ -491,7 +373,3 @@ class DecodeDesk:
 
 def _writer(epoch: Epoch, peer: Peer) -> Holder:
     return Holder(HolderKind.WRITER, writer_number(epoch, peer))
-
-
-def _is_older(one: Peer, other: Peer) -> bool:
-    return (one.worker_id, one.rank) == (other.worker_id, other.rank) and one.life < other.life

@@ -24,6 +24,7 @@ from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk
 from lineclear.worker.prefill_desk import PrefillDesk
 from lineclear.worker.seat import Seat
+from lineclear.worker.sender_desk import RankParts, Share
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _assemble_prefill(config: ServeConfig, seat: Seat, mover: Mover, on_tensor: 
     endpoint = _listen(links, parse_endpoint(seat.peer_endpoint))
     vocab_size = load_config(Path(config.source.model)).vocab_size
     peer = Peer(WorkerId(seat.worker_id), 0, seat.life)
-    desk = PrefillDesk(peer, links, writer, layout, vocab_size, engine, engine.scheduler)
+    desk = PrefillDesk(RankParts(peer, links, writer, Share.whole(layout)), vocab_size, engine, engine.scheduler)
     return Assembly(engine, desk, str(endpoint))
 
 

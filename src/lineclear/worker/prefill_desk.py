@@ -1,65 +1,35 @@
-"""The prefill side of handoffs: orders become sequences of the engine, and their computed KV becomes writes.
+"""The first rank's side of handoffs: orders become sequences of the engine, and their computed KV becomes writes.
 
     order ──▶ BeginPrefill ──▶ engine.submit(sequence with a reader)
-                  step: num_computed_tokens ──▶ ChunkComputed ──▶ PostWrite ──▶ writer.post
-                  writer.poll ──▶ WriteEnded | WriteUnknown ──▶ … ──▶ WritesDone | LineClear
+                  step: num_computed_tokens ──▶ ChunkComputed ──▶ PostWrite
 
-`protocol.handoff.sender` decides; this carries. Chunks are written as they are computed, while the next one is.
+What it does as any rank is in `sender_desk.py`. Chunks are written as they are computed, while the next one is. The
+other ranks are told what begins, how far it is, and when nothing more comes (`protocol.handoff.ranks`).
 
 Invariants:
-    1. A posted write has a ticket of its own, kept until its DONE or FAILED; one that could not be posted is reported
-       as failed at once. So every PostWrite is answered, exactly once.
-    2. The reader of an epoch holds its source blocks from the first chunk until ReleaseSource, whatever becomes of the
-       sequence meanwhile.
-    3. An order that does not fit this model or the memory of who sent it is answered as failed; it computes nothing.
+    1. The reader of an epoch holds its source blocks, on all ranks at once, from the first chunk until every rank has
+       released them.
+    2. An order that does not fit this model or the memory of who sent it is answered as failed; it computes nothing.
 """
 
 import itertools
 import logging
-import select
-import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Protocol, assert_never
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from lineclear.base.errors import PeerError
-from lineclear.base.ids import BlockId, SequenceId, WorkerId
-from lineclear.kv.layout import Layout, extents
+from lineclear.base.ids import BlockId, SequenceId
+from lineclear.kv.layout import Layout
 from lineclear.kv.pool import Holder, HolderKind
 from lineclear.protocol.handoff import sender as tx
-from lineclear.protocol.handoff.hello import PeerHello
-from lineclear.protocol.handoff.messages import Abort, FailureReason, PrefillOrder, PrefillWork, ToDecode, WritesFailed
+from lineclear.protocol.handoff.messages import PrefillWork
 from lineclear.protocol.handoff.names import Epoch, Peer
+from lineclear.protocol.handoff.ranks import OrderBegun, OrderComputed, OrderStopped, SourceReleased, ToFollower
 from lineclear.protocol.sampling import SamplingParams
-from lineclear.protocol.wire import HandoffStatistics
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
-from lineclear.transport.movers.mover import Completion, Outcome, Span, Writer
-from lineclear.transport.peer_links import (
-    LifeRefused,
-    PeerConnected,
-    PeerEvent,
-    PeerLinkId,
-    PeerLinks,
-    PeerLost,
-    PeerSaid,
-)
-from lineclear.worker.desk import LifeOverError
-
-MAX_DONE_RECORDS = 4096
-"""Answers kept for those that ask again; a forgotten one is answered as line clear, which costs a retry."""
-
-STUCK_SECONDS = 30.0
-"""How long a write may stay unknown before this life ends: only its end is a proof then (R9)."""
-
-STANDSTILL_SECONDS = 120.0
-"""How long writes may fly while none of them ends, before this life ends: the way to decode is broken, though the links
-are not, and nothing else would free the blocks at both ends."""
-
-LAST_WRITES_SHARE = 0.05
-LONGEST_LAST_WRITES_SECONDS = 0.05
-"""How long an answer's last writes are waited for before the next step: this share of the last step, and never longer.
-Without it the answer waits for all of that step, which is hundreds of times what the writes take."""
+from lineclear.worker.sender_desk import Job, RankParts, SenderDesk
 
 logger = logging.getLogger(__name__)
 
@@ -88,97 +58,62 @@ class SourceBlocks(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """The instance's other ranks, 1 to `count`."""
+
+    count: int
+    tell: Callable[[ToFollower], None]
+    """Sends to all of them."""
+
+
+NOBODY = Followers(0, lambda _: None)
+
+
 @dataclass(slots=True)
-class _Decode:
-    """The newest life of a decode worker."""
+class _Computing:
+    """What the scheduler knows of an order."""
 
-    life: int
-    link_id: PeerLinkId | None
-    layout: Layout
-    memory_key: bytes | None = None
-    """Of its newest order."""
-
-
-@dataclass(slots=True)
-class _Job:
-    """An order whose source blocks may still be read."""
-
-    work: PrefillWork
     sequence_id: SequenceId
     reader: Holder
-    layout: Layout
-    """Of the memory that is written into."""
-    destination: list[BlockId]
-    """Its blocks of the prompt, from the first on; those that decode has are not written, and stand there as 0."""
-    failed_by: FailureReason = FailureReason.ABORTED
-    """Why it fails, if it does; what the rank itself finds is heard first."""
+    num_told: int
+    """Blocks of the prompt, from the first on, that the other ranks know of or need not."""
+    readers: set[int] = field(default_factory=set[int])
+    """Ranks whose writes may still read the source blocks."""
 
 
-class PrefillDesk:
+class PrefillDesk(SenderDesk):
     """Serves the orders of all decode workers with one engine.
 
     Args:
-        peer: this life of this rank.
-        links: from the decode workers.
-        writer: reads from the engine's KV memory.
-        layout: of that memory.
+        parts: as any rank's.
         vocab_size: token ids are below it.
         engine, blocks: what computes, and its scheduler.
+        followers: the other ranks, which hear of every step after their own part of it.
     """
 
     def __init__(
         self,
-        peer: Peer,
-        links: PeerLinks,
-        writer: Writer,
-        layout: Layout,
+        parts: RankParts,
         vocab_size: int,
         engine: SourceEngine,
         blocks: SourceBlocks,
-        now: Callable[[], float] = time.monotonic,
+        followers: Followers = NOBODY,
     ) -> None:
-        self._sender = tx.Sender(peer)
-        self._links = links
-        self._writer = writer
-        self._layout = layout
+        super().__init__(parts)
         self._vocab_size = vocab_size
-        self._now = now
         self._engine = engine
         self._blocks = blocks
-        self._decodes: dict[WorkerId, _Decode] = {}
-        self._jobs: dict[Epoch, _Job] = {}
+        self._followers = followers
+        self._computing: dict[Epoch, _Computing] = {}
+        """Those whose source blocks a rank may still read."""
         self._epochs: dict[SequenceId, Epoch] = {}
-        self._writes: dict[int, tuple[Epoch, int]] = {}
-        """Epoch and write id by ticket."""
         self._next_id = itertools.count(1)
-        self._next_ticket = itertools.count(1)
-        self._stuck_since: float | None = None
-        self._moved_at = now()
-        """When the last write ended, or the first of those that fly was posted."""
-        self._turned_at = now()
-        self._step_seconds = 0.0
-        """Of the last step: from the end of a turn to what came of it."""
-        self._num_done = 0
-        self._num_tokens = 0
-        self._num_failed: dict[str, int] = {}
-
-    def filenos(self) -> Collection[int]:
-        """Links and writer."""
-        return (self._links.fileno(), self._writer.fileno())
 
     @property
     def is_settled(self) -> bool:
-        """Whether no write is flying and nothing is being computed."""
-        return not self._sender.records
-
-    def seconds_until_due(self) -> float:
-        """Everything here comes by a descriptor, except for the patience with writes that do not end."""
-        ends: list[float] = []
-        if self._stuck_since is not None:
-            ends.append(self._stuck_since + STUCK_SECONDS)
-        if self._writes:
-            ends.append(self._moved_at + STANDSTILL_SECONDS)
-        return max(0.0, min(ends, default=float("inf")) - self._now())
+        """Whether no write of any rank is flying and nothing is being computed."""
+        return super().is_settled and not self._computing
 
     def submit(self, sequence: Sequence) -> None:
         """Refuse it: a prefill instance generates nothing.
@@ -196,20 +131,6 @@ class PrefillDesk:
         """
         raise PeerError(f"{len(endpoints)} prefill instances were announced to a prefill instance")
 
-    def turn(self) -> None:
-        """Take in what the writer and the decode workers say.
-
-        Raises:
-            LifeOverError: Writes do not end, or a decode worker has fenced this life.
-        """
-        for completion in self._writer.poll():
-            self._on_completion(completion)
-        for event in self._links.poll():
-            self._on_link(event)
-        self._await_last_writes()
-        self._turned_at = self._now()
-        self._end_hopeless_life()
-
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Write what a step has computed."""
         self._step_seconds = self._now() - self._turned_at
@@ -218,146 +139,65 @@ class PrefillDesk:
             if epoch is None:
                 continue
             if update.num_computed_tokens:
-                self._feed(tx.ChunkComputed(epoch, min(update.num_computed_tokens, self._jobs[epoch].work.end)))
+                self._on_computed(epoch, update.num_computed_tokens)
             if update.finish_reason is not None:
                 del self._epochs[update.sequence.sequence_id]
             if update.error is not None:
                 logger.warning("%s cannot be computed: %s", epoch, update.error)
                 self._feed(tx.PrefillFailed(epoch))
 
+    def on_follower(self, rank: int, message: SourceReleased) -> None:
+        """Another rank says that it will read an order's source blocks no more."""
+        self._release_for(rank, message.epoch)
+
     def vouch(self, peer: Peer) -> int:  # noqa: ARG002 - the desk's interface
         """Nothing here waits for the end of a life: a write that stays unknown ends the writer's own."""
         return 0
 
-    def statistics(self) -> HandoffStatistics:
-        """What became of the orders so far, and what is open."""
-        return HandoffStatistics(
-            num_peers=sum(decode.link_id is not None for decode in self._decodes.values()),
-            num_open=len(self._sender.records),
-            num_done=self._num_done,
-            num_failed=dict(self._num_failed),
-            num_tokens=self._num_tokens,
-            num_links_ended=self._links.statistics().by_ending(),
-        )
-
-    def _end_hopeless_life(self) -> None:
-        if self._writes and self._now() - self._moved_at >= STANDSTILL_SECONDS:
-            raise LifeOverError(f"no write has ended for {STANDSTILL_SECONDS:g} s; only the end of this life helps")
-        if not self._sender.is_stuck:
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = self._now()
-        elif self._now() - self._stuck_since >= STUCK_SECONDS:
-            raise LifeOverError(f"a write has been unknown for {STUCK_SECONDS:g} s; only the end of this life helps")
-
-    def _await_last_writes(self) -> None:
-        """Give writes that an answer waits for a moment to end, so that it does not wait for the step that follows."""
-        patience = min(LAST_WRITES_SHARE * self._step_seconds, LONGEST_LAST_WRITES_SECONDS)
-        deadline = self._now() + patience
-        while self._sender.awaits_last_writes and (left := deadline - self._now()) > 0:
-            if not select.select([self._writer.fileno()], [], [], left)[0]:
-                return
-            for completion in self._writer.poll():
-                self._on_completion(completion)
-
-    def _on_completion(self, completion: Completion) -> None:
-        self._moved_at = self._now()
-        epoch, write_id = self._writes[completion.ticket]
-        if completion.outcome is Outcome.UNKNOWN:
-            logger.error("%s: nobody can tell what became of write %d: %s", epoch, write_id, completion.reason)
-            self._feed(tx.WriteUnknown(epoch, write_id))
-            return
-        if completion.outcome is Outcome.FAILED:
-            logger.warning("%s: write %d failed: %s", epoch, write_id, completion.reason)
-        del self._writes[completion.ticket]
-        self._feed(tx.WriteEnded(epoch, write_id, ok=completion.outcome is Outcome.DONE))
-
-    def _on_link(self, event: PeerEvent) -> None:
-        match event:
-            case PeerConnected(link_id, hello, _):
-                self._on_connected(link_id, hello)
-            case PeerSaid(link_id, PrefillOrder() | Abort() as message):
-                if self._is_newest(link_id, message.epoch):
-                    if isinstance(message, PrefillOrder):
-                        self._decodes[message.epoch.worker_id].memory_key = message.work.memory_key
-                    self._feed(tx.Received(message))
-            case PeerSaid(_, message):
-                logger.error("a decode worker sent %s, which is for decode workers", type(message).__name__)
-            case PeerLost(link_id, reason):
-                for worker_id, decode in self._decodes.items():
-                    if decode.link_id == link_id:
-                        logger.warning("decode worker %s, life %d, is lost: %s", worker_id, decode.life, reason)
-                        decode.link_id = None
-            case LifeRefused(reason):
-                raise LifeOverError(reason)
-            case _:
-                assert_never(event)
-
-    def _is_newest(self, link_id: PeerLinkId, epoch: Epoch) -> bool:
-        """Whether a message is of the life that said hello on its link, and of the newest one known."""
-        decode = self._decodes.get(epoch.worker_id)
-        if decode is not None and decode.link_id == link_id and decode.life == epoch.life:
-            return True
-        logger.error("a message about %s came on a link that is not its own", epoch)
-        return False
-
-    def _on_connected(self, link_id: PeerLinkId, hello: PeerHello) -> None:
-        worker_id = WorkerId(hello.worker_id)
-        known = self._decodes.get(worker_id)
-        if known is not None and hello.life < known.life:
-            self._links.refuse(link_id, f"life {known.life} of {worker_id} has been here already", ends_life=True)
-            return
-        logger.info("decode worker %s, life %d, is connected", worker_id, hello.life)
-        if known is not None and hello.life > known.life:
-            self._feed(tx.DecodeGone(worker_id, hello.life - 1))
-            if known.memory_key is not None:
-                self._writer.forget(known.memory_key)
-            known = None
-        memory_key = None if known is None else known.memory_key
-        layout = self._layout.with_num_blocks(hello.num_blocks)
-        self._decodes[worker_id] = _Decode(hello.life, link_id, layout, memory_key)
-
-    def _feed(self, event: tx.SenderEvent) -> None:
-        self._sender, effects = tx.step(self._sender, event)
-        for effect in effects:
-            self._perform(effect)
-
-    def _perform(self, effect: tx.SenderEffect) -> None:
-        match effect:
-            case tx.Send(message):
-                self._send(message)
-            case tx.BeginPrefill(epoch, work):
-                self._begin(epoch, work)
-            case tx.StopPrefill(epoch):
-                self._engine.cancel(self._jobs[epoch].sequence_id)
-            case tx.PostWrite():
-                self._post(effect)
-            case tx.ReleaseSource(epoch):
-                self._release(epoch)
-            case _:
-                assert_never(effect)
-
-    def _send(self, message: ToDecode) -> None:
-        if isinstance(message, WritesFailed):
-            self._jobs[message.epoch].failed_by = message.reason
-        decode = self._decodes.get(message.epoch.worker_id)
-        if decode is not None and decode.link_id is not None and decode.life == message.epoch.life:
-            self._links.send(decode.link_id, message)
-
-    def _begin(self, epoch: Epoch, work: PrefillWork) -> None:
-        layout = self._decodes[epoch.worker_id].layout
+    def _begin(self, epoch: Epoch, job: Job) -> None:
         sequence_id = SequenceId(next(self._next_id))
         reader = Holder(HolderKind.READER, sequence_id)
-        destination = [BlockId(0)] * (work.start // layout.block_size) + [BlockId(each) for each in work.block_ids]
-        self._jobs[epoch] = _Job(work, sequence_id, reader, layout, destination)
-        wrong = self._what_is_wrong(work, layout)
+        num_there = job.work.start // job.layout.block_size
+        computing = self._computing[epoch] = _Computing(sequence_id, reader, num_there, {0})
+        wrong = self._what_is_wrong(job.work, job.layout)
         if wrong is not None:
             logger.error("%s is refused: %s", epoch, wrong)
             self._feed(tx.PrefillFailed(epoch))
             return
         self._epochs[sequence_id] = epoch
+        computing.readers.update(range(1, self._followers.count + 1))
+        self._followers.tell(OrderBegun(epoch, job.work, job.layout.num_blocks))
         sampling = SamplingParams(max_tokens=1)
-        self._engine.submit(Sequence(sequence_id, work.prompt_token_ids, sampling, reader=reader))
+        self._engine.submit(Sequence(sequence_id, job.work.prompt_token_ids, sampling, reader=reader))
+
+    def _stop(self, epoch: Epoch) -> None:
+        self._engine.cancel(self._computing[epoch].sequence_id)
+        self._followers.tell(OrderStopped(epoch))
+
+    def _let_go(self, epoch: Epoch) -> None:
+        self._epochs.pop(self._computing[epoch].sequence_id, None)
+        self._release_for(0, epoch)
+
+    def _on_computed(self, epoch: Epoch, num_computed_tokens: int) -> None:
+        job, computing = self._jobs[epoch], self._computing[epoch]
+        end = min(num_computed_tokens, job.work.end)
+        job.source = self._blocks.blocks_read(computing.reader)
+        if self._followers.count and end > job.work.start:
+            block_size = job.layout.block_size
+            first, last = computing.num_told, -(-end // block_size)
+            self._followers.tell(OrderComputed(epoch, end, first, tuple(job.source[first:last])))
+            computing.num_told = end // block_size
+        self._feed(tx.ChunkComputed(epoch, end))
+
+    def _release_for(self, rank: int, epoch: Epoch) -> None:
+        computing = self._computing.get(epoch)
+        if computing is None or rank not in computing.readers:
+            logger.error("rank %d releases the source of %s, which it does not read", rank, epoch)
+            return
+        computing.readers.remove(rank)
+        if not computing.readers:
+            del self._computing[epoch]
+            self._blocks.end_read(computing.reader)
 
     def _what_is_wrong(self, work: PrefillWork, layout: Layout) -> str | None:
         largest = max(work.prompt_token_ids)
@@ -373,24 +213,3 @@ class PrefillDesk:
         if len(set(work.block_ids)) < len(work.block_ids):
             return "block_ids: one is there twice"
         return None
-
-    def _post(self, write: tx.PostWrite) -> None:
-        job = self._jobs[write.epoch]
-        source = self._blocks.blocks_read(job.reader)
-        spans = extents(self._layout, job.layout, source, job.destination, write.start, write.end)
-        ticket = next(self._next_ticket)
-        if not self._writes:
-            self._moved_at = self._now()
-        self._writes[ticket] = (write.epoch, write.write_id)
-        self._num_tokens += write.end - write.start
-        self._writer.post(ticket, job.work.memory_key, [Span(*each) for each in spans])
-
-    def _release(self, epoch: Epoch) -> None:
-        job = self._jobs.pop(epoch)
-        self._epochs.pop(job.sequence_id, None)
-        self._blocks.end_read(job.reader)
-        if self._sender.find_done(epoch) is None:
-            self._num_failed[job.failed_by] = self._num_failed.get(job.failed_by, 0) + 1
-            return
-        self._num_done += 1
-        self._feed(tx.Trim(MAX_DONE_RECORDS))

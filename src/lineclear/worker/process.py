@@ -2,7 +2,7 @@
 
     loading ──▶ connecting ──hello──▶ serving ──gateway lost──▶ connecting ...
 
-It ends by its supervisor: a signal, or with it.
+It ends by a signal, when nothing is left to do and what is on its way to disk has got there, or with its supervisor.
 """
 
 import gc
@@ -23,7 +23,7 @@ from lineclear.worker.desk import LifeOverError
 from lineclear.worker.facts import model_facts, worker_statistics
 from lineclear.worker.handoffs import assemble
 from lineclear.worker.loop import LeaveRequest, WorkerLoop
-from lineclear.worker.seat import Seat
+from lineclear.worker.seat import LAST_COPIES_SECONDS, Seat
 
 CONNECT_PAUSE_SECONDS = 0.05
 """A gateway that is starting is tried this often: a connection attempt on one host costs microseconds."""
@@ -37,10 +37,14 @@ EXIT_LIFE_OVER = 75
 logger = logging.getLogger(__name__)
 
 
+class _LeftEarlyError(Exception):
+    """Asked to leave while it was loading: there is nothing to finish."""
+
+
 def run_worker(
     config: ServeConfig, seat: Seat, *, control_endpoint: str, report: ReportSink, leave: LeaveRequest | None = None
 ) -> None:
-    """Load, then serve: for ever, or until asked to leave and drained.
+    """Load, then serve: for ever, or until asked to leave and drained, and then finish copies for a moment.
 
     Raises:
         ConfigError: A setting that the model or the machine cannot meet.
@@ -53,7 +57,10 @@ def run_worker(
     model_dir = Path(config.source.model)
     size_mb = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) / 1e6
     report(Loading(f"loading {size_mb:,.0f} MB of weights"))
-    assembly = assemble(config, seat, _progress(report))
+    try:
+        assembly = assemble(config, seat, _progress(report, leave))
+    except _LeftEarlyError:
+        return
     engine, desk = assembly.engine, assembly.desk
     gc.collect()
     gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
@@ -75,23 +82,24 @@ def run_worker(
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started
     try:
-        while not loop.has_left:
-            link = _connect(endpoint, hello, config, loop)
-            if link is None:
-                return
+        while not loop.has_left and (link := _connect(endpoint, hello, config, loop)) is not None:
             report(WorkerReady(facts, load_seconds))
             _serve(loop, link)
     except LifeOverError as error:
         logger.error("this life ends: %s", error)  # noqa: TRY400 - nothing here went wrong
         sys.exit(EXIT_LIFE_OVER)
+    if not engine.finish_copies(LAST_COPIES_SECONDS):
+        logger.warning("not all of the cache got to disk within %g s; the rest will be computed", LAST_COPIES_SECONDS)
 
 
-def _progress(report: ReportSink) -> OnTensor:
-    """Tell of the loading every few seconds."""
+def _progress(report: ReportSink, leave: LeaveRequest | None) -> OnTensor:
+    """Tell of the loading every few seconds, and end it for who wants this worker to leave."""
     told = time.monotonic()
 
     def on_tensor(num_read: int, num_all: int) -> None:
         nonlocal told
+        if leave is not None and leave.is_set:
+            raise _LeftEarlyError
         if time.monotonic() - told >= PROGRESS_SECONDS:
             told = time.monotonic()
             report(Loading(f"loading weights: {num_read:,} of {num_all:,} tensors"))

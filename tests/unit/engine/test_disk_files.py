@@ -80,7 +80,7 @@ def test_a_flipped_bit_anywhere_is_a_miss(files: DiskFiles) -> None:
     assert read(files) == PAYLOAD
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(content=st.binary(max_size=2 * HEADER_BYTES + 200), keeps_header=st.booleans())
 @example(content=b"", keeps_header=False)
 @example(content=b"", keeps_header=True)

@@ -88,9 +88,7 @@ def check_answer(gateway: RunningGateway, path: str, body: bytes) -> None:
         assert error["message"]
 
 
-fuzzed = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+fuzzed = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("path", PATHS)

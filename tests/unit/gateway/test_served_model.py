@@ -8,6 +8,7 @@ import pytest
 from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import Conversation, Message
 from lineclear.gateway.served_model import SamplingDefaults, load_text_assets, serve_model
+from lineclear.model.digest import model_digest
 from tests.unit.gateway.scripted_worker import model_facts
 from tests.unit.gateway.tiny_text import build_tokenizer
 
@@ -24,6 +25,14 @@ def test_a_checkpoint_without_template_or_defaults(checkpoint: Path) -> None:
     assets = load_text_assets(checkpoint)
     assert assets.template is None
     assert assets.defaults == SamplingDefaults()
+
+
+def test_texts_alone_have_no_digest(checkpoint: Path) -> None:
+    assert load_text_assets(checkpoint).model_digest == ""
+    (checkpoint / "config.json").write_text("{}")
+    assert load_text_assets(checkpoint).model_digest == ""
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    assert load_text_assets(checkpoint).model_digest == model_digest(checkpoint)
 
 
 def test_template_of_its_own_file_comes_first(checkpoint: Path) -> None:

@@ -29,6 +29,8 @@ class PeerHello(_Message, frozen=True, kw_only=True, tag="peer_hello"):
     role: Role
     worker_id: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     rank: Count = 0
+    num_ranks: Positive = 1
+    """Processes of a prefill instance, all of one life; each says hello on a link of its own."""
     life: Count
     facts: dict[str, str]
     """Must be equal at both ends."""
@@ -36,6 +38,10 @@ class PeerHello(_Message, frozen=True, kw_only=True, tag="peer_hello"):
     """Blocks of its KV memory: with the layout, the place of every token's bytes."""
     writer: bytes = b""
     """Prefill: the identity that decode needs to fence this life."""
+
+    def __post_init__(self) -> None:
+        if self.rank >= self.num_ranks:
+            raise ValueError(f"rank: got {self.rank}, allowed: below num_ranks ({self.num_ranks})")
 
 
 class PeerRefusal(_Message, frozen=True, kw_only=True, tag="peer_refusal"):
