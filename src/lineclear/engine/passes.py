@@ -6,7 +6,7 @@ computes all rows on one model and one store; `lineclear.parallel` deals them to
 Legend: T tokens of the plan, R sampled rows, D hidden_size, S sequences that draft.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from collections.abc import Sequence as Items
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from lineclear.engine.batch import PreparedBatch, PreparedChunk, prepare_batch, 
 from lineclear.engine.readiness import Readiness
 from lineclear.engine.store import KvStore, KvView
 from lineclear.model.batch import Selection
+from lineclear.model.config import GlmConfig
 from lineclear.model.glm import GlmModel
 from lineclear.schedule.plan import Plan
 from lineclear.schedule.sequence import Sequence
@@ -83,6 +84,53 @@ class Passes(Protocol):
     ) -> AbstractContextManager[Pass]:
         """A pass over a plan; when the context ends without an error, all of the pass's KV is in place."""
         ...
+
+
+class PassMaking(Protocol):
+    """Whoever makes an engine's passes, as the engine is built: what this process stores, and who else takes part.
+
+    Order: as written here; `agree` any number of times, the same on all ranks.
+    """
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Memory on the device that is not for the store."""
+        ...
+
+    def stored_layers(self, config: GlmConfig) -> Collection[int] | None:
+        """Choose the layers that are stored here; None for all."""
+        ...
+
+    def agree(self, number: int) -> int:
+        """Return the smallest of all ranks' numbers."""
+        ...
+
+    def make(self, model: GlmModel, store: KvStore, max_model_len: int) -> Passes:
+        """Make the passes.
+
+        Raises: ConfigError if they cannot work for sequences of that length.
+        """
+        ...
+
+
+class LocalPassMaking:
+    """One process alone."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """None."""
+        return 0
+
+    def stored_layers(self, config: GlmConfig) -> None:
+        """All."""
+
+    def agree(self, number: int) -> int:
+        """Its own."""
+        return number
+
+    def make(self, model: GlmModel, store: KvStore, max_model_len: int) -> Passes:  # noqa: ARG002 - any length works
+        """Passes that compute every row here."""
+        return LocalPasses(model, store)
 
 
 class LocalPasses:

@@ -27,14 +27,18 @@ class Accord:
         self._device = device
         self._meter = meter
 
+    @property
+    def ones(self) -> list[int]:
+        """The counts of one row a rank."""
+        return [1] * self._communicator.size
+
     def go_on(self, digest: bytes, error: RankError | None = None) -> None:
         """Return when all ranks have come here, with the same digest and without an error.
 
         Raises: RankError, the same on all ranks.
         """
-        size = self._communicator.size
         own = torch.frombuffer(bytearray(digest), dtype=torch.uint8).unsqueeze(0).to(self._device)
-        (digests,) = self.gather([own], [[1] * size], error)
+        (digests,) = self.gather([own], [self.ones], error)
         differs = (digests != digests[0]).any(dim=1).nonzero()
         if len(differs):
             raise RankError(int(differs[0]), OTHER_PLAN)
