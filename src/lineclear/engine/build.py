@@ -52,6 +52,7 @@ class EngineParts:
     store: KvStore
     runner: Runner
     max_model_len: int
+    max_step_blocks: int | None
 
 
 def build_engine(
@@ -111,6 +112,7 @@ def engine_of(
         double_cost_len=double_cost_len(parts.model_config),
         min_handoff_tokens=handoffs.min_tokens if handoffs else 1,
         eos_token_ids=frozenset(parts.model_config.eos_token_ids),
+        max_step_blocks=parts.max_step_blocks,
     )
     tree = RadixTree(pool, config.block_size, keeps=config.prefix_cache)
     tiers: BuiltTiers | None = None
@@ -162,7 +164,7 @@ def build_parts(
         stop_token_ids=model_config.eos_token_ids,
         device=device,
     )
-    return EngineParts(model_config, store, runner, max_model_len)
+    return EngineParts(model_config, store, runner, max_model_len, pass_making.max_step_blocks(model_config))
 
 
 def kv_bytes_per_token(config: GlmConfig, dtype: torch.dtype) -> int:

@@ -105,6 +105,10 @@ class PassMaking(Protocol):
         """Return the smallest of all ranks' numbers."""
         ...
 
+    def max_step_blocks(self, config: GlmConfig) -> int | None:
+        """Return how many blocks of the running batch a pass has room for, where it reads copies of them."""
+        ...
+
     def make(self, model: GlmModel, store: KvStore, max_model_len: int) -> Passes:
         """Make the passes.
 
@@ -127,6 +131,9 @@ class LocalPassMaking:
     def agree(self, number: int) -> int:
         """Its own."""
         return number
+
+    def max_step_blocks(self, config: GlmConfig) -> None:
+        """Any number: it reads the store."""
 
     def make(self, model: GlmModel, store: KvStore, max_model_len: int) -> Passes:  # noqa: ARG002 - any length works
         """Passes that compute every row here."""

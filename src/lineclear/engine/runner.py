@@ -7,7 +7,8 @@ One step, in order:
    last kept token proposes the first draft;
 4. k - 1 further draft steps of one token a sequence.
 
-A sequence whose rows are not all finite numbers gets an error instead of tokens, and harms nobody beside it.
+A sequence whose rows are not all finite numbers gets an error instead of tokens, and harms nobody beside it. If a rank
+cannot go on, all sequences of the step get its error, on all ranks.
 
 Who computes the rows is the pass's business (`engine/passes.py`): one rank all of them, or several ranks some each. The
 runner sees the sampled rows alone, and every rank's runner sees the same and so chooses the same.
@@ -18,6 +19,7 @@ them.
 Legend: T tokens of the batch, R sampled rows, D hidden_size, S sequences that draft.
 """
 
+import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lineclear.base.errors import RankError, RankLostError
 from lineclear.base.ids import SequenceId
 from lineclear.engine.batch import PreparedChunk
 from lineclear.engine.passes import Pass, Passes
@@ -34,6 +37,8 @@ from lineclear.model.batch import Selection
 from lineclear.model.glm import GlmModel
 from lineclear.schedule.plan import ChunkResult, Plan
 from lineclear.schedule.sequence import Sequence
+
+logger = logging.getLogger(__name__)
 
 NOT_FINITE = "the model's output is not finite: damaged weights or KV"
 
@@ -97,8 +102,25 @@ class Runner:
         """Execute a plan, waiting for what it reads where it reads it.
 
         Order: the plan's blocks carry writer holds from before this call until after it.
-        Returns: a result for every chunk that samples, and an error for any whose rows are not finite.
+        Returns: a result for every chunk that samples, and an error for any whose rows are not finite; an error for
+            every chunk, the same on all ranks, if a rank could not go on.
+        Raises: RankLostError if one is gone.
         """
+        try:
+            return self._run(plan, sequences, readiness)
+        except RankLostError:
+            raise
+        except RankError as error:
+            logger.exception("no rank goes on with this step")
+            return {chunk.sequence_id: ChunkResult(error=str(error)) for chunk in plan.chunks}
+
+    def forget(self, sequence_id: SequenceId) -> None:
+        """Drop what is kept for a sequence between its steps."""
+        self._drafts.pop(sequence_id, None)
+
+    def _run(
+        self, plan: Plan, sequences: Mapping[SequenceId, Sequence], readiness: Readiness
+    ) -> dict[SequenceId, ChunkResult]:
         with self._passes.open(plan, sequences, readiness) as current:
             output = current.forward()
             sampling = [each for each in current.chunks if each.chunk.samples]
@@ -116,10 +138,6 @@ class Runner:
             for each, choice in zip(sampling, choices, strict=True)
         }
         return results | {sequence_id: ChunkResult(error=NOT_FINITE) for sequence_id in output.damaged}
-
-    def forget(self, sequence_id: SequenceId) -> None:
-        """Drop what is kept for a sequence between its steps."""
-        self._drafts.pop(sequence_id, None)
 
     def _ask(self, sequence: Sequence) -> Ask:
         sampling = sequence.sampling

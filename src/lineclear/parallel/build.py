@@ -28,7 +28,7 @@ from lineclear.parallel.meter import Meter
 from lineclear.parallel.pass_kv import RankKv
 from lineclear.parallel.passes import RankPasses
 from lineclear.parallel.planning.ownership import LayerOwners, own_layers
-from lineclear.parallel.planning.staging import require_room
+from lineclear.parallel.planning.staging import most_blocks, require_room
 from lineclear.parallel.replicated import ReplicatedKv
 
 KvLayout: TypeAlias = Literal["replicated", "layersplit"]
@@ -110,6 +110,12 @@ class RankMaking:
         """The smallest of all ranks' numbers. Raises: RankError."""
         return smallest(self._accord, number, self._device)
 
+    def max_step_blocks(self, config: GlmConfig) -> int | None:
+        """What fits into staging beside block 0; None if replicated."""
+        if self._owners is None:
+            return None
+        return most_blocks(self._ranks.staging_bytes, self._row_bytes(config), self._config.block_size) - 1
+
     def make(self, model: GlmModel, store: KvStore, max_model_len: int) -> Passes:
         """Passes with all ranks.
 
@@ -127,9 +133,8 @@ class RankMaking:
     def _kv(self, config: GlmConfig, store: KvStore, max_model_len: int) -> RankKv:
         if self._owners is None:
             return ReplicatedKv(config, store, self._dtype, self._communicator, self._meter)
-        row_bytes = (config.latent_width + config.index_head_dim) * self._dtype.itemsize
         staging_bytes = self._ranks.staging_bytes
-        require_room(staging_bytes, row_bytes, self._config.block_size, max_model_len)
+        require_room(staging_bytes, self._row_bytes(config), self._config.block_size, max_model_len)
         parts = SplitParts(
             config=config,
             owners=self._owners,
@@ -141,3 +146,7 @@ class RankMaking:
             **({} if self._lab.before_fill is None else {"before_fill": self._lab.before_fill}),
         )
         return LayerSplitKv(parts, drafts=bool(self._config.draft_tokens), make_pass=self._lab.make_pass)
+
+    def _row_bytes(self, config: GlmConfig) -> int:
+        """Of one token in one buffer of each part."""
+        return (config.latent_width + config.index_head_dim) * self._dtype.itemsize
