@@ -27,6 +27,7 @@ Legend: T tokens of the plan, O of this rank's hand.
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -133,6 +134,9 @@ class LayerSplitKv:
 class LayerSplitPass:
     """One pass's."""
 
+    make_staging: ClassVar[type[Staging]] = Staging
+    """The lab takes guards out of it."""
+
     def __init__(self, parts: SplitParts, places: Places, readiness: Readiness, drafts: bool) -> None:
         self.hand = places.hand
         self.tables = places.tables
@@ -143,7 +147,7 @@ class LayerSplitPass:
         self._like = torch.empty(0, dtype=parts.dtype, device=parts.store.device)
         self._block_ids = torch.tensor(places.staging.prefix_block_ids, dtype=torch.int64).to(parts.store.device)
         schedule = _schedule(parts.config, places.staging, drafts=drafts)
-        self._staging = Staging(schedule, self._carve(places.staging.num_blocks), self._bring, parts.meter)
+        self._staging = self.make_staging(schedule, self._carve(places.staging.num_blocks), self._bring, parts.meter)
         self._gathers = RowGathers(parts.communicator, {}, self.hand.counts, self._like, parts.meter)
         self._rows: dict[Part, Tensor] = {}
         """Of the layer that the model is in: those that are there, and not in their place yet."""

@@ -5,12 +5,13 @@
 What it stands in for is the sending of plans between processes: ranks see the planner's own sequences.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import torch
 
@@ -35,8 +36,19 @@ R = TypeVar("R")
 DEADLINE_SECONDS = 60.0
 
 
+Sequences: TypeAlias = Mapping[SequenceId, EngineSequence]
+
+Around: TypeAlias = Callable[[int, Plan, Sequences, Readiness], AbstractContextManager[Readiness]]
+"""Given a rank and what it is about to run: what it waits with, and what happens before and after."""
+
+
 def _no_delay(_lane: Lane) -> None:
     pass
+
+
+@contextmanager
+def _nothing_around(_rank: int, _plan: Plan, _sequences: Sequences, readiness: Readiness) -> Generator[Readiness]:
+    yield readiness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +61,8 @@ class GroupConfig:
     before_transfer: Callable[[Lane], None] = _no_delay
     lab: RankLab = field(default_factory=RankLab)
     deadline_seconds: float = DEADLINE_SECONDS
-    readiness_of: Callable[[int, Readiness], Readiness] = lambda _rank, readiness: readiness
-    """What each rank waits with, in place of what the planner's engine has; tests let loads end late with it."""
+    make_around: Callable[[Sequence[KvStore]], Around] = lambda _stores: _nothing_around
+    """What is around each rank's run of a plan; the lab lets loads end late with it."""
     keeps_spans: bool = False
 
 
@@ -59,24 +71,20 @@ class GroupRunner:
 
     Args:
         runners: of the ranks.
-        readiness_of: what each waits with.
+        around: what is around each rank's run.
     """
 
-    def __init__(self, runners: Sequence[Runner], readiness_of: Callable[[int, Readiness], Readiness]) -> None:
+    def __init__(self, runners: Sequence[Runner], around: Around) -> None:
         self._runners = runners
-        self._readiness_of = readiness_of
+        self._around = around
         self._threads = [ThreadPoolExecutor(1, f"rank{rank}") for rank in range(len(runners))]
-        self.before_run: Callable[[int, Plan], None] = lambda _rank, _plan: None
-        """Called in each rank's thread before it runs a plan."""
 
-    def run(
-        self, plan: Plan, sequences: Mapping[SequenceId, EngineSequence], readiness: Readiness
-    ) -> dict[SequenceId, ChunkResult]:
+    def run(self, plan: Plan, sequences: Sequences, readiness: Readiness) -> dict[SequenceId, ChunkResult]:
         """The ranks' results. Raises: InvariantError if they differ; what the ranks raise."""
 
         def run_rank(rank: int) -> dict[SequenceId, ChunkResult]:
-            self.before_run(rank, plan)
-            return self._runners[rank].run(plan, sequences, self._readiness_of(rank, readiness))
+            with self._around(rank, plan, sequences, readiness) as of_rank:
+                return self._runners[rank].run(plan, sequences, of_rank)
 
         return _the_same(self._on_all(run_rank))
 
@@ -115,7 +123,7 @@ class RankGroup:
             self._close_communicators()
             raise
         self.stores: list[KvStore] = [each.store for each in parts]
-        self.runner = GroupRunner([each.runner for each in parts], config.readiness_of)
+        self.runner = GroupRunner([each.runner for each in parts], config.make_around(self.stores))
         self.engine: Engine = engine_of(replace(parts[0], runner=cast("Runner", self.runner)), config.engine)
 
     def spans(self) -> dict[int, list[Span]]:
