@@ -26,7 +26,7 @@ from lineclear.engine.store import KvStore
 from lineclear.parallel.build import RankConfig, RankLab, RankMaking
 from lineclear.parallel.communicator import Lane
 from lineclear.parallel.local_wire import local_wires
-from lineclear.parallel.meter import CommunicationStatistics, Meter, Span
+from lineclear.parallel.meter import CommunicationStatistics, Meter, SpanSink
 from lineclear.parallel.rank_communicator import RankCommunicator
 from lineclear.schedule.plan import ChunkResult, Plan
 from lineclear.schedule.sequence import Sequence as EngineSequence
@@ -63,7 +63,8 @@ class GroupConfig:
     deadline_seconds: float = DEADLINE_SECONDS
     make_around: Callable[[Sequence[KvStore]], Around] = lambda _stores: _nothing_around
     """What is around each rank's run of a plan; the lab lets loads end late with it."""
-    keeps_spans: bool = False
+    sink_of: Callable[[int], SpanSink | None] = lambda _rank: None
+    """Who hears of a rank's spans; tests draw timelines with it, and let ranks fail wherever something happens."""
 
 
 class GroupRunner:
@@ -109,8 +110,7 @@ class RankGroup:
     """Ranks and the engine that plans for them. Order: close it."""
 
     def __init__(self, config: GroupConfig, model_dir: Path) -> None:
-        self._spans: list[list[Span]] = [[] for _ in range(config.size)]
-        self.meters = [Meter(each.append if config.keeps_spans else None) for each in self._spans]
+        self.meters = [Meter(config.sink_of(rank)) for rank in range(config.size)]
         wires = local_wires(config.size, config.deadline_seconds)
         device = torch.device("cpu")
         self.communicators = [
@@ -123,12 +123,9 @@ class RankGroup:
             self._close_communicators()
             raise
         self.stores: list[KvStore] = [each.store for each in parts]
-        self.runner = GroupRunner([each.runner for each in parts], config.make_around(self.stores))
+        self.runners = [each.runner for each in parts]
+        self.runner = GroupRunner(self.runners, config.make_around(self.stores))
         self.engine: Engine = engine_of(replace(parts[0], runner=cast("Runner", self.runner)), config.engine)
-
-    def spans(self) -> dict[int, list[Span]]:
-        """What each rank did, if that is kept."""
-        return dict(enumerate(self._spans))
 
     def statistics(self) -> list[CommunicationStatistics]:
         """Each rank's totals."""
