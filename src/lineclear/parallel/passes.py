@@ -253,11 +253,12 @@ class _RankPass:
 
     def _damaged(self, hidden: Tensor) -> Tensor:
         """Which chunks have an own row that is not finite. Shapes: hidden: [O, D]; returns [1, chunks] uint8."""
-        is_finite = hidden.isfinite().all(-1).tolist()
         damaged = torch.zeros(1, len(self._chunks), dtype=torch.uint8)
-        for chunk_idx, start, end in self._hand.chunk_rows:
-            if not all(is_finite[start:end]):
-                damaged[0, chunk_idx] = 1
+        is_finite = hidden.isfinite().all(-1)
+        if not bool(is_finite.all()):
+            rows = is_finite.tolist()
+            for chunk_idx, start, end in self._hand.chunk_rows:
+                damaged[0, chunk_idx] = not all(rows[start:end])
         return damaged.to(hidden.device)
 
 
