@@ -17,12 +17,14 @@ import torch
 
 from lineclear.base.errors import InvariantError, RankError
 from lineclear.base.ids import SequenceId
-from lineclear.config.components import EngineConfig
+from lineclear.config.components import CacheConfig, EngineConfig
 from lineclear.engine.build import EngineParts, build_parts, engine_of
+from lineclear.engine.build_tiers import PRODUCT, BuiltCopies, TierMaking, build_copies
 from lineclear.engine.engine import Engine
 from lineclear.engine.readiness import Readiness
 from lineclear.engine.runner import Runner
 from lineclear.engine.store import KvStore
+from lineclear.engine.tier_copies import TierCopies
 from lineclear.parallel.build import RankConfig, RankLab, RankMaking
 from lineclear.parallel.communicator import Lane
 from lineclear.parallel.local_wire import local_wires
@@ -30,6 +32,7 @@ from lineclear.parallel.meter import CommunicationStatistics, Meter, SpanSink
 from lineclear.parallel.rank_communicator import RankCommunicator
 from lineclear.schedule.plan import ChunkResult, Plan
 from lineclear.schedule.sequence import Sequence as EngineSequence
+from lineclear.testing.ranks.copies import GroupCopies, GroupReadiness
 
 R = TypeVar("R")
 
@@ -63,6 +66,8 @@ class GroupConfig:
     deadline_seconds: float = DEADLINE_SECONDS
     make_around: Callable[[Sequence[KvStore]], Around] = lambda _stores: _nothing_around
     """What is around each rank's run of a plan; the lab lets loads end late with it."""
+    cache: CacheConfig | None = None
+    tier_making: TierMaking = PRODUCT
     sink_of: Callable[[int], SpanSink | None] = lambda _rank: None
     """Who hears of a rank's spans; tests draw timelines with it, and let ranks fail wherever something happens."""
 
@@ -84,7 +89,8 @@ class GroupRunner:
         """The ranks' results. Raises: InvariantError if they differ; what the ranks raise."""
 
         def run_rank(rank: int) -> dict[SequenceId, ChunkResult]:
-            with self._around(rank, plan, sequences, readiness) as of_rank:
+            own = readiness.of(rank) if isinstance(readiness, GroupReadiness) else readiness
+            with self._around(rank, plan, sequences, own) as of_rank:
                 return self._runners[rank].run(plan, sequences, of_rank)
 
         return _the_same(self._on_all(run_rank))
@@ -118,14 +124,21 @@ class RankGroup:
             for wire, meter in zip(wires, self.meters, strict=True)
         ]
         try:
-            parts = _together(config.size, partial(self._build, config, model_dir))
+            built = _together(config.size, partial(self._build, config, model_dir))
         except BaseException:
             self._close_communicators()
             raise
+        parts = [each for each, _ in built]
         self.stores: list[KvStore] = [each.store for each in parts]
         self.runners = [each.runner for each in parts]
         self.runner = GroupRunner(self.runners, config.make_around(self.stores))
-        self.engine: Engine = engine_of(replace(parts[0], runner=cast("Runner", self.runner)), config.engine)
+        self.engine: Engine = engine_of(
+            replace(parts[0], runner=cast("Runner", self.runner)),
+            config.engine,
+            cache=config.cache,
+            copies=_all_copies([copies for _, copies in built if copies is not None]),
+            tier_making=config.tier_making,
+        )
 
     def statistics(self) -> list[CommunicationStatistics]:
         """Each rank's totals."""
@@ -137,15 +150,26 @@ class RankGroup:
         self.runner.close()
         self.engine.close()
 
-    def _build(self, config: GroupConfig, model_dir: Path, rank: int) -> EngineParts:
+    def _build(self, config: GroupConfig, model_dir: Path, rank: int) -> tuple[EngineParts, BuiltCopies | None]:
         making = RankMaking(
             config.ranks, config.engine, model_dir, self.communicators[rank], self.meters[rank], config.lab
         )
-        return build_parts(config.engine, model_dir, pass_making=making)
+        parts = build_parts(config.engine, model_dir, pass_making=making)
+        if config.cache is None:
+            return parts, None
+        return parts, build_copies(
+            config.cache, config.engine, model_dir, parts.store, config.tier_making, making.agree
+        )
 
     def _close_communicators(self) -> None:
         for communicator in self.communicators:
             communicator.close()
+
+
+def _all_copies(by_rank: Sequence[BuiltCopies]) -> BuiltCopies | None:
+    if not by_rank:
+        return None
+    return replace(by_rank[0], copies=cast("TierCopies", GroupCopies([each.copies for each in by_rank])))
 
 
 def _together(size: int, do: Callable[[int], R]) -> list[R]:
