@@ -108,9 +108,10 @@ class RankPasses:
     def _begin(self, plan: Plan, sequences: Mapping[SequenceId, Sequence], readiness: Readiness) -> "_RankPass":
         try:
             current = self._deal(place_chunks(plan, sequences), readiness)
+            digest = _plan_digest(plan, sequences)
         except Exception as cause:  # noqa: BLE001 - whatever it is, the others must hear of it
             self._fail(cause)
-        self._accord.go_on(_plan_digest(plan, sequences))
+        self._accord.go_on(digest)
         return current
 
     def _deal(self, chunks: tuple[PreparedChunk, ...], readiness: Readiness) -> "_RankPass":
@@ -125,7 +126,7 @@ class RankPasses:
         try:
             self._accord.go_on(GOES_ON, _rank_error(cause, self._communicator.rank))
         except RankError as agreed:
-            raise agreed from cause
+            raise agreed from _other(cause, agreed)
         raise InvariantError("ranks went on with an error")
 
 
@@ -245,7 +246,7 @@ class _RankPass:
             return self._accord.gather(rows, counts, error)
         except RankError as agreed:
             self.has_failed = True
-            raise agreed from cause
+            raise agreed from _other(cause, agreed)
 
     def _nothing(self, counts: Items[int], width: int, dtype: torch.dtype) -> Tensor:
         """In place of rows that could not be computed."""
@@ -264,6 +265,11 @@ class _RankPass:
 
 def _rank_error(cause: Exception, rank: int) -> RankError:
     return cause if isinstance(cause, RankError) else RankError(rank, f"{type(cause).__name__}: {cause}")
+
+
+def _other(cause: Exception | None, agreed: RankError) -> Exception | None:
+    """What has led to an error on this rank, unless it is that error."""
+    return None if cause is agreed else cause
 
 
 def _plan_digest(plan: Plan, sequences: Mapping[SequenceId, Sequence]) -> bytes:
