@@ -4,7 +4,7 @@ Every rank's runner opens a pass over the same plan and does the same with it. I
 
     open        all go on                     CONTROL: digests of the plan
     forward     each its rows                 ROWS, and LayerSplit's broadcasts; then CONTROL: sampled rows, damage
-    draft       all go on, each its rows      CONTROL; ROWS; CONTROL: sampled rows
+    draft       all go on, each its rows      CONTROL: digests of the chosen tokens; ROWS; CONTROL: sampled rows
     draft_step  every rank all rows, alike    nothing
     close       all go on                     CONTROL
 
@@ -193,7 +193,7 @@ class _RankPass:
         shares = [
             _Share(self._nothing(hand.sampled_counts, width, dtype), hand.sampled_counts) for width, dtype in widths
         ]
-        self._go_on()
+        self._go_on(hashlib.blake2b(repr(next_token_ids).encode(), digest_size=DIGEST_BYTES).digest())
         layers = range(config.num_hidden_layers, config.num_cache_layers)
         hidden, *selected = self._together(layers, compute, shares)
         selection = None
@@ -217,9 +217,9 @@ class _RankPass:
         """End what still runs."""
         self._kv.close()
 
-    def _go_on(self) -> None:
+    def _go_on(self, digest: bytes) -> None:
         try:
-            self._accord.go_on(GOES_ON)
+            self._accord.go_on(digest)
         except RankError:
             self.has_failed = True
             raise
