@@ -204,7 +204,10 @@ class Tiers:
             self._disk.forget_family(family)
 
     def begin_prefetch(self, sequence_id: SequenceId, prefix: PrefixNode, tokens: "array[int]") -> None:
-        """Begin to bring to the host what only the disk has of a prompt that is queued."""
+        """Begin to bring to the host what only the disk has of a prompt that is queued.
+
+        What the host has of it counts as used by the next step, so that what comes from disk does not take its place.
+        """
         if self._disk is None:
             return
         parent = self._tree.prefix_key(prefix)
@@ -214,7 +217,9 @@ class Tiers:
             arrival = self._host.arrival_of(key)
             if arrival is not None:
                 arrivals.add(arrival)
-            elif key not in self._host.index:
+            elif key in self._host.index:
+                self._host.index.touch(key, self._now + 1)
+            else:
                 lacking.append(Named(key, parent))
             parent = key
         self._prefetches.begin(sequence_id, lacking, arrivals)
