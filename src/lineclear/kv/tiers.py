@@ -33,7 +33,6 @@ Driven by the scheduler, which passes a logical clock; the engine executes `take
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final
 
 from lineclear.base.errors import InvariantError
@@ -143,9 +142,16 @@ class Tiers:
 
         Cost: a digest for each block that is there.
         """
-        index = self._host.index
-        keys = tuple(takewhile(index.__contains__, self._tree.prefix_keys_after(prefix, tokens)))
-        return HostHit(keys, tuple(block_id for key in keys if (block_id := index.block_id(key)) is not None))
+        keys: list[PrefixKey] = []
+        host_block_ids: list[BlockId] = []
+        block_id_of = self._host.index.block_id
+        for key in self._tree.prefix_keys_after(prefix, tokens):
+            block_id = block_id_of(key)
+            if block_id is None:
+                break
+            keys.append(key)
+            host_block_ids.append(block_id)
+        return HostHit(tuple(keys), tuple(host_block_ids))
 
     def begin_load(self, hit: HostHit, device_block_ids: Sequence[BlockId], *, counts: bool) -> CopyId:
         """Begin to load a hit into blocks that a sequence has just got; `counts` is true of a prompt's first use.
@@ -393,10 +399,9 @@ class Tiers:
         load = self._loads.pop(end.copy_id)
         self._pool.release(load.device_block_ids, writer_of(end.copy_id))
         self._totals.num_loaded += end.num_done
-        names = self._host.index.names_of(load.host_block_ids)
-        self._host.index.pool.release(load.host_block_ids, reader_of(end.copy_id))
         if self.config.offload is OffloadPolicy.WRITE_THROUGH_SELECTIVE:
-            self._write_to_disk(names)
+            self._write_to_disk(self._host.index.names_of(load.host_block_ids))
+        self._host.index.pool.release(load.host_block_ids, reader_of(end.copy_id))
 
     def _end_offload(self, end: CopyEnd) -> None:
         self._release_source(self._offloads.pop(end.copy_id))
