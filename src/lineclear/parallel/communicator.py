@@ -10,7 +10,7 @@ Invariants:
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -31,6 +31,14 @@ class Lane(Enum):
     """Gathers of a layer's new KV rows."""
     CONTROL = "control"
     """Gathers of what all ranks decide by."""
+
+
+class Cargo(NamedTuple):
+    """What a transfer brings, for counts and timelines."""
+
+    layer: int
+    part: str
+    """Of a broadcast; "rows" where a gather brings those of all parts."""
 
 
 class Pending(Protocol):
@@ -57,7 +65,7 @@ class Communicator(Protocol):
         """Ranks of the instance."""
         ...
 
-    def broadcast(self, lane: Lane, owner: int, buffer: Tensor, fill: Fill) -> Pending:
+    def broadcast(self, lane: Lane, owner: int, buffer: Tensor, fill: Fill, cargo: Cargo | None = None) -> Pending:
         """Begin to bring the owner's buffer into everybody's.
 
         Order: `fill` runs on the owner alone, when the lane gets to it. Nobody else touches the buffer until the end.
@@ -66,9 +74,17 @@ class Communicator(Protocol):
         ...
 
     def gather(
-        self, lane: Lane, rows: Tensor, into: Tensor, counts: Sequence[int], error: RankError | None = None
+        self,
+        lane: Lane,
+        rows: Tensor,
+        into: Tensor,
+        counts: Sequence[int],
+        error: RankError | None = None,
+        cargo: Cargo | None = None,
     ) -> Pending:
         """Begin to bring everybody's rows to everybody; with an `error`, that instead of this rank's rows.
+
+        Where several ranks have an error, all of them get the same: that which names the lowest rank.
 
         Shapes: rows: [counts[rank], width]; into: [sum(counts), width], contiguous, rank 0's rows first.
         """

@@ -11,6 +11,9 @@ so that what is sent is one run from block 1 on: I blocks of an index part, D of
 A block that several sequences read is there once. Block 0 stays zero: places that hold no slot name slot 0.
 
 A prefix block is one that holds a token before the chunk's first.
+
+A part has one staging buffer or two, each as large as the batch (`choose_depths`): with two, a part is on its way while
+the one before is read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +22,7 @@ from typing import NamedTuple
 
 from lineclear.base.errors import ConfigError
 from lineclear.base.ids import BlockId
+from lineclear.kv.layout import ALIGNMENT
 
 
 class Run(NamedTuple):
@@ -64,6 +68,32 @@ def map_staging(runs: Sequence[Run], index_topk: int, block_size: int) -> Stagin
         tuple(BlockId(places[block_id]) for block_id in run.block_ids[: _blocks(run.reach, block_size)]) for run in runs
     )
     return StagingMap(prefix_block_ids, num_index_blocks, num_draft_index_blocks, len(places) + 1, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """How many buffers of each part there are."""
+
+    latent: int
+    index: int
+
+
+DEPTHS = (Depths(2, 2), Depths(2, 1), Depths(1, 1))
+"""What is tried, the best first. An index part travels during an attention and the experts with one buffer already."""
+
+
+def choose_depths(memory_bytes: int, num_rows: int, latent_row_bytes: int, index_row_bytes: int) -> Depths | None:
+    """The most buffers of so many rows that fit; None if not even one of each does."""
+    for depths in DEPTHS:
+        sizes = (aligned(num_rows * latent_row_bytes), aligned(num_rows * index_row_bytes))
+        if depths.latent * sizes[0] + depths.index * sizes[1] <= memory_bytes:
+            return depths
+    return None
+
+
+def aligned(num_bytes: int) -> int:
+    """The next place at which a buffer may begin."""
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def most_blocks(memory_bytes: int, buffer_row_bytes: int, block_size: int) -> int:
