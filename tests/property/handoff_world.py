@@ -37,7 +37,7 @@ from lineclear.transport.peer_links import PeerLinks
 from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk, LifeOverError
 from lineclear.worker.follower_desk import FollowerDesk
-from lineclear.worker.prefill_desk import NOBODY, Followers, PrefillDesk
+from lineclear.worker.prefill_desk import ALONE, PrefillDesk
 from lineclear.worker.sender_desk import RankParts, Share
 from tests.property.tiered_toy_engine import TieredToyEngine
 from tests.property.toy_engine import EOS, VOCAB_SIZE, ToyEngine
@@ -183,20 +183,47 @@ class RankSide:
         self.links.close()
 
 
+class FollowerQueues:
+    """The other rank, as the first one's desk sees it."""
+
+    count = 1
+
+    def __init__(self) -> None:
+        self.to_follower: deque[ToFollower] = deque()
+        self.to_leader: deque[ToLeader] = deque()
+
+    def tell(self, message: ToFollower) -> None:
+        self.to_follower.append(message)
+
+    def poll(self) -> None:
+        """It is all there already."""
+
+    def take_released(self) -> list[tuple[int, ToLeader]]:
+        released = [(1, message) for message in self.to_leader]
+        self.to_leader.clear()
+        return released
+
+    def filenos(self) -> tuple[int, ...]:
+        return ()
+
+    def seconds_until_due(self) -> float:
+        return math.inf
+
+
 class PrefillSide:
     """One life of a prefill instance: the first rank has the engine, a second one follows."""
 
     def __init__(self, world: "HandoffWorld", life: int) -> None:
         self.ranks = [RankSide(world, life, rank) for rank in range(world.num_ranks)]
         leader = self.ranks[0]
-        self.to_follower: deque[ToFollower] = deque()
-        self.to_leader: deque[ToLeader] = deque()
+        self.follower_link = FollowerQueues()
+        self.to_follower, self.to_leader = self.follower_link.to_follower, self.follower_link.to_leader
         stores = Stores.of(leader.layout, leader.memory)
         if world.num_ranks == 2:
             draft = MemoryStore(self.ranks[1].memory.buffer, self.ranks[1].layout.offsets[0])
             stores = replace(stores, draft=draft)
         self.engine = world.open_worker(stores, None)
-        followers = Followers(1, self.to_follower.append) if world.num_ranks == 2 else NOBODY
+        followers = self.follower_link if world.num_ranks == 2 else ALONE
         self.desk = PrefillDesk(leader.parts, VOCAB_SIZE, self.engine, self.engine.scheduler, followers)
         self.follower = FollowerDesk(self.ranks[1].parts, self.to_leader.append) if world.num_ranks == 2 else None
 
@@ -217,8 +244,6 @@ class PrefillSide:
 
     def turn_leader(self) -> None:
         """A turn of the first rank."""
-        while self.to_leader:
-            self.desk.on_follower(1, self.to_leader.popleft())
         turn(self.desk, self.engine)
 
     def turn_follower(self, num_messages: int) -> None:

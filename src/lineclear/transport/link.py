@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lineclear.config.components import LinkConfig
-from lineclear.transport.endpoint import Endpoint, UnixEndpoint
+from lineclear.transport.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from lineclear.transport.framing import HEARTBEAT, MAX_UNSENT_BYTES, FrameDecoder, frame
 
 RECEIVE_BYTES = 256 * 1024
 CONNECT_TIMEOUT_SECONDS = 5.0
+LISTEN_BACKLOG = 64
 MAX_DRAIN_SECONDS = 5.0
 """How long `close` waits for a peer that does not read."""
 
@@ -162,3 +163,23 @@ def connect(endpoint: Endpoint) -> socket.socket:
     connection = socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def listen(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
+    """Take connections; returns the endpoint that others can reach.
+
+    Raises:
+        OSError: The endpoint cannot be bound.
+    """
+    if isinstance(endpoint, UnixEndpoint):
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            server.bind(endpoint.path)
+        except OSError:
+            server.close()
+            raise
+    else:
+        server = socket.create_server((endpoint.host, endpoint.port))
+    server.setblocking(False)
+    server.listen(LISTEN_BACKLOG)
+    return server, endpoint if isinstance(endpoint, UnixEndpoint) else TcpEndpoint(*server.getsockname()[:2])
