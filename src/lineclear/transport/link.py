@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from lineclear.base.errors import ConfigError
 from lineclear.config.components import LinkConfig
 from lineclear.transport.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
 from lineclear.transport.framing import HEARTBEAT, MAX_UNSENT_BYTES, FrameDecoder, frame
@@ -183,3 +184,19 @@ def listen(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
     server.setblocking(False)
     server.listen(LISTEN_BACKLOG)
     return server, endpoint if isinstance(endpoint, UnixEndpoint) else TcpEndpoint(*server.getsockname()[:2])
+
+
+def address_towards(endpoint: TcpEndpoint) -> str:
+    """The address of this machine that packets to an endpoint would come from. Sends nothing.
+
+    Raises:
+        ConfigError: There is no way there.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port or 1, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        allowed = f"an address that can be reached ({error})"
+        raise ConfigError("endpoint", endpoint, allowed) from error

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -19,9 +19,8 @@ from lineclear.base.errors import InvariantError, RankError
 from lineclear.base.ids import SequenceId
 from lineclear.config.components import EngineConfig
 from lineclear.engine.build import EngineParts, build_parts, engine_of
-from lineclear.engine.engine import Engine
+from lineclear.engine.engine import Engine, PlanRunner
 from lineclear.engine.readiness import Readiness
-from lineclear.engine.runner import Runner
 from lineclear.engine.store import KvStore
 from lineclear.parallel.build import RankConfig, RankLab, RankMaking
 from lineclear.parallel.communicator import Lane
@@ -74,7 +73,7 @@ class GroupRunner:
         around: what is around each rank's run.
     """
 
-    def __init__(self, runners: Sequence[Runner], around: Around) -> None:
+    def __init__(self, runners: Sequence[PlanRunner], around: Around) -> None:
         self._runners = runners
         self._around = around
         self._threads = [ThreadPoolExecutor(1, f"rank{rank}") for rank in range(len(runners))]
@@ -124,7 +123,7 @@ class RankGroup:
             raise
         self.stores: list[KvStore] = [each.store for each in parts]
         self.runner = GroupRunner([each.runner for each in parts], config.make_around(self.stores))
-        self.engine: Engine = engine_of(replace(parts[0], runner=cast("Runner", self.runner)), config.engine)
+        self.engine: Engine = engine_of(replace(parts[0], runner=self.runner), config.engine)
 
     def spans(self) -> dict[int, list[Span]]:
         """What each rank did, if that is kept."""

@@ -8,14 +8,14 @@ Between two turns it sleeps until rank 0, a decode worker, the writer or a copy 
 blocks are for is rank 0's business, and they are rank 0's to hold.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import assert_never
 
-from lineclear.base.errors import InvariantError, RankLostError
+from lineclear.base.errors import InvariantError, PeerError, RankLostError
 from lineclear.base.ids import BlockId, SequenceId
+from lineclear.engine.engine import PlanRunner
 from lineclear.engine.readiness import AlwaysReady
-from lineclear.engine.runner import Runner
-from lineclear.engine.tier_copies import TierCopies
+from lineclear.engine.tier_copies import Copies
 from lineclear.kv.block_table import BlockTable
 from lineclear.protocol.handoff.ranks import OrderBegun, OrderComputed, OrderStopped
 from lineclear.protocol.sampling import SamplingParams
@@ -29,6 +29,7 @@ from lineclear.worker.ranks.messages import (
     CopyEnded,
     FromFollower,
     FromLeader,
+    GoOn,
     Leave,
     RankRefusal,
     RankWelcome,
@@ -47,21 +48,26 @@ class FollowerLoop:
     """Follows rank 0 until it leaves.
 
     Args:
-        rank: this one.
         runner: of this rank.
         link: to rank 0.
         desk: sends what this rank owns.
         copies: of this rank; None without tiers.
+        close: ends what other ranks wait for.
     """
 
     def __init__(
-        self, rank: int, runner: Runner, link: LeaderLink, desk: FollowerDesk, copies: TierCopies | None
+        self,
+        runner: PlanRunner,
+        link: LeaderLink,
+        desk: FollowerDesk,
+        copies: Copies | None,
+        close: Callable[[], None],
     ) -> None:
-        self._rank = rank
         self._runner = runner
         self._link = link
         self._desk = desk
         self._copies = copies
+        self._close = close
         self._sequences: dict[SequenceId, Sequence] = {}
         self._has_left = False
 
@@ -72,8 +78,11 @@ class FollowerLoop:
             LifeOverError: Rank 0 or another rank is gone, or decode workers take nothing of this life any more.
             PeerError: Rank 0 sent nonsense.
         """
-        while not self._has_left:
-            self.turn()
+        try:
+            while not self._has_left:
+                self.turn()
+        finally:
+            self._close()
 
     def turn(self) -> None:
         """Obey what has come, serve the desk, tell which copies have ended."""
@@ -104,8 +113,8 @@ class FollowerLoop:
                 self._desk.on_leader(message)
             case Leave():
                 self._has_left = True
-            case RankWelcome() | RankRefusal():
-                raise InvariantError(f"{type(message).__name__} comes twice")
+            case RankWelcome() | RankRefusal() | GoOn():
+                raise PeerError(f"{type(message).__name__} comes too late")
             case _:
                 assert_never(message)
 
@@ -121,7 +130,7 @@ class FollowerLoop:
                 self._link.send(CopyEnded(end))
 
     @property
-    def _tiers(self) -> TierCopies:
+    def _tiers(self) -> Copies:
         if self._copies is None:
             raise InvariantError("rank 0 has tiers and this rank has none")
         return self._copies

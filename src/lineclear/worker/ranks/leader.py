@@ -1,7 +1,7 @@
 """What rank 0 adds to a worker's parts, so that the other ranks do what they do.
 
     Engine ── run, forget ──▶ LeaderRunner ──▶ Runner                 tells: SequenceBegun, RunPlan, SequenceEnded
-           ── start, poll ──▶ LeaderCopies ──▶ TierCopies             tells: BeginCopies, hears: CopyEnded
+           ── start, poll ──▶ LeaderCopies ──▶ Copies                 tells: BeginCopies, hears: CopyEnded
     PrefillDesk ────────────▶ FollowerLinks                           tells: OrderBegun …, hears: SourceReleased
 
 The engine and the desk are those of a worker that is alone.
@@ -16,9 +16,9 @@ from typing import assert_never
 
 from lineclear.base.errors import PeerError, RankLostError
 from lineclear.base.ids import SequenceId
+from lineclear.engine.engine import PlanRunner
 from lineclear.engine.readiness import Readiness
-from lineclear.engine.runner import Runner
-from lineclear.engine.tier_copies import CopyStatistics, TierCopies
+from lineclear.engine.tier_copies import Copies, CopyStatistics
 from lineclear.kv.copies import Copy, CopyEnd, CopyId, DiskDelete, DiskRead, DiskWrite
 from lineclear.kv.prefix_key import PrefixKey
 from lineclear.protocol.handoff.ranks import SourceReleased
@@ -141,7 +141,7 @@ class FollowerLinks:
 class LeaderRunner:
     """A runner that lets the other ranks run the same."""
 
-    def __init__(self, runner: Runner, links: FollowerLinks) -> None:
+    def __init__(self, runner: PlanRunner, links: FollowerLinks) -> None:
         self._runner = runner
         self._links = links
         self._told: set[SequenceId] = set()
@@ -203,7 +203,7 @@ class LeaderCopies:
 
     def __init__(
         self,
-        copies: TierCopies,
+        copies: Copies,
         links: FollowerLinks,
         known: Collection[PrefixKey],
         patience_seconds: float,

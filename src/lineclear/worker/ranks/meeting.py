@@ -23,7 +23,7 @@ from torch.distributed import (
 
 from lineclear.base.errors import ConfigError, PeerError
 from lineclear.config.components import LinkConfig
-from lineclear.engine.passes import PassMaking, Passes
+from lineclear.engine.passes import Passes, PassMaking
 from lineclear.engine.store import KvStore
 from lineclear.model.config import GlmConfig
 from lineclear.model.glm import GlmModel
@@ -35,6 +35,8 @@ from lineclear.worker.desk import LifeOverError
 from lineclear.worker.ranks.follower import LeaderLink
 from lineclear.worker.ranks.leader import FollowerLink, FollowerLinks
 from lineclear.worker.ranks.messages import (
+    FromFollower,
+    FromLeader,
     GoOn,
     RankArrived,
     RankHello,
@@ -52,6 +54,9 @@ HELLO_SECONDS: Final = 10.0
 CONNECT_PAUSE_SECONDS: Final = 0.1
 POLL_SECONDS: Final = 0.2
 STORE_SECONDS: Final = 60.0
+
+_TO_LEADER: Talk[FromLeader, FromFollower] = Talk("rank 0", encode, decode_from_leader)
+_TO_FOLLOWER: Talk[FromFollower, FromLeader] = Talk("the rank", encode, decode_from_follower)
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +78,7 @@ def receive_followers(
     """As rank 0: wait until every other rank is there, and welcome them.
 
     Returns: the links, and where the communicator's ranks meet, for as long as it is kept.
+
     Raises:
         MoverError: The endpoint cannot be bound.
     """
@@ -104,10 +110,9 @@ def find_leader(
         LifeOverError: Rank 0 is gone again.
     """
     endpoint = parse_endpoint(seat.rank_endpoint)
-    talk: Talk = Talk("rank 0", encode, decode_from_leader)
     while True:
         try:
-            link: LeaderLink = Link(connect(endpoint), talk, config, now)
+            link: LeaderLink = Link(connect(endpoint), _TO_LEADER, config, now)
             break
         except OSError:
             on_waiting(f"waiting for rank 0 at {endpoint}")
@@ -218,13 +223,14 @@ class _Reception:
         return self._links
 
     def _accept(self) -> None:
-        talk: Talk = Talk("a rank", encode, decode_from_follower)
         while True:
             try:
                 connection, _ = self._server.accept()
             except BlockingIOError:
                 return
-            self._guests.append(_Guest(Link(connection, talk, self._config, self._now), self._now() + HELLO_SECONDS))
+            self._guests.append(
+                _Guest(Link(connection, _TO_FOLLOWER, self._config, self._now), self._now() + HELLO_SECONDS)
+            )
 
     def _hear(self, guest: _Guest) -> None:
         try:
