@@ -7,7 +7,7 @@ A message that was not awaited in time closes its pair of ranks for good (gloo);
 """
 
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -129,7 +129,7 @@ class GlooWire:
             raise RankLostError(peer, _first_line(cause)) from cause
 
 
-def _options(address: str, deadline: timedelta) -> object:
+def _options(address: str, deadline: timedelta) -> Any:  # noqa: ANN401 - torch's stubs lack the type
     options_type = vars(ProcessGroupGloo)["_Options"]  # torch has no other name for it, and its stubs none
     options = options_type()
     options._timeout = deadline  # noqa: SLF001
