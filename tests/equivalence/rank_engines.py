@@ -58,7 +58,9 @@ def rounds() -> tuple[tuple[Asked, ...], ...]:
     lengths = (2, 16, 30, 33, 70, 200)
     first = [tuple(text[200 * idx : 200 * idx + length]) for idx, length in enumerate(lengths)]
     grown = [prompt + tuple(text[1500 + idx : 1500 + idx + 5 + 11 * idx]) for idx, prompt in enumerate(first)]
-    asked = [[Asked(prompt, WARM if idx == 3 else GREEDY) for idx, prompt in enumerate(each)] for each in (first, grown)]
+    asked = [
+        [Asked(prompt, WARM if idx == 3 else GREEDY) for idx, prompt in enumerate(each)] for each in (first, grown)
+    ]
     return tuple(tuple(each) for each in asked)
 
 

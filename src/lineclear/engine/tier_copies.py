@@ -170,15 +170,16 @@ class TierCopies:
                     self._start_on_disk(copy)
 
     def readiness(self, load_ids: Collection[CopyId]) -> Readiness:
-        """What a pass waits with that reads what these loads bring."""
-        transfers = [self._loads[load_id][1] for load_id in load_ids]
+        """What a pass waits with that reads what these loads bring; those whose end was told are over."""
+        transfers = [self._loads[load_id][1] for load_id in load_ids if load_id in self._loads]
         return self._make_readiness(transfers, self._part_steps, self._totals.waits) if transfers else AlwaysReady()
 
     def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
-        """Wait until loads have ended, parts that no pass has read included, and return their ends."""
-        for load_id in load_ids:
+        """Wait until loads have ended, parts that no pass has read included; return the ends not told before."""
+        running = [load_id for load_id in load_ids if load_id in self._loads]
+        for load_id in running:
             self._loads[load_id][1].wait_all()
-        return [self._end_load(load_id) for load_id in load_ids]
+        return [self._end_load(load_id) for load_id in running]
 
     def poll(self) -> list[CopyEnd]:
         """Return the ends of what has ended since the last call."""
