@@ -9,7 +9,7 @@ import torch
 from lineclear.base.errors import ConfigError
 from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, CacheConfig, EngineConfig
 from lineclear.engine.build_tiers import PRODUCT, BuiltCopies, BuiltTiers, TierMaking, build_copies, build_tiers
-from lineclear.engine.engine import Engine
+from lineclear.engine.engine import Engine, PlanRunner
 from lineclear.engine.free_memory import free_memory_bytes
 from lineclear.engine.passes import LocalPassMaking, PassMaking
 from lineclear.engine.runner import Runner
@@ -50,7 +50,7 @@ class EngineParts:
 
     model_config: GlmConfig
     store: KvStore
-    runner: Runner
+    runner: PlanRunner
     max_model_len: int
     max_step_blocks: int | None
 

@@ -18,7 +18,7 @@ from lineclear.engine.free_memory import free_memory_bytes
 from lineclear.engine.host_memory import HostMemory
 from lineclear.engine.readiness import LoadReadiness
 from lineclear.engine.store import KvStore
-from lineclear.engine.tier_copies import MakeReadiness, TierCopies, open_streams
+from lineclear.engine.tier_copies import Copies, MakeReadiness, TierCopies, open_streams
 from lineclear.kv.layout import Layout
 from lineclear.kv.offload_policy import OffloadPolicy, PrefetchPolicy
 from lineclear.kv.pool import BlockPool
@@ -57,7 +57,7 @@ class BuiltTiers:
 class BuiltCopies:
     """What executes copies on one rank, and the room that all ranks have."""
 
-    copies: TierCopies
+    copies: Copies
     num_host_blocks: int
     num_disk_blocks: int
     files: DiskFiles | None

@@ -7,7 +7,7 @@ A message that was not awaited in time closes its pair of ranks for good (gloo);
 """
 
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -46,17 +46,19 @@ class GlooWire:
         rank: of this process.
         size: ranks of the instance.
         deadline_seconds: how long a rank is waited for, at the start and in every transfer.
+        address: of this machine, by which the others reach it; empty: as gloo chooses.
 
     Raises: RankLostError if not all ranks have come within the deadline.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, deadline_seconds: float) -> None:
+    def __init__(self, store: Store, rank: int, size: int, deadline_seconds: float, address: str = "") -> None:
         self._rank = rank
         self._size = size
         self._deadline = timedelta(seconds=deadline_seconds)
+        options = _options(address, self._deadline)
         try:
             self._groups = {
-                lane: cast("Group", ProcessGroupGloo(PrefixStore(lane.value, store), rank, size, self._deadline))
+                lane: cast("Group", ProcessGroupGloo(PrefixStore(lane.value, store), rank, size, options))
                 for lane in Lane
             }
         except RuntimeError as error:
@@ -125,6 +127,15 @@ class GlooWire:
             work.wait(self._deadline)
         except RuntimeError as cause:
             raise RankLostError(peer, _first_line(cause)) from cause
+
+
+def _options(address: str, deadline: timedelta) -> Any:  # noqa: ANN401 - torch's stubs lack the type
+    options_type = vars(ProcessGroupGloo)["_Options"]  # torch has no other name for it, and its stubs none
+    options = options_type()
+    options._timeout = deadline  # noqa: SLF001
+    device = ProcessGroupGloo.create_device(hostname=address) if address else ProcessGroupGloo.create_default_device()
+    options._devices = [device]  # noqa: SLF001
+    return options
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

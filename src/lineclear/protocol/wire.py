@@ -35,7 +35,7 @@ from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.roles import Role
 from lineclear.protocol.sampling import SamplingParams
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 """A prompt of a million tokens takes at most 5 MB; more than this is nonsense or an attack."""
@@ -134,8 +134,8 @@ class WorkerHello(_Message, frozen=True, tag="worker_hello"):
     pid: Positive
     model: ModelFacts
     role: Role = Role.COLOCATED
-    peer_endpoint: str = ""
-    """Prefill: where decode workers reach it."""
+    peer_endpoints: tuple[str, ...] = ()
+    """Prefill: where decode workers reach it, each of its ranks."""
 
 
 class TokenLogprobs(_Part, frozen=True):

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from lineclear.engine.readiness import Readiness
-from lineclear.engine.tier_copies import CopyStatistics, TierCopies
+from lineclear.engine.tier_copies import Copies, CopyStatistics
 from lineclear.kv.copies import Copy, CopyEnd, CopyId
 from lineclear.kv.prefix_key import PrefixKey
 from lineclear.model.batch import Part
@@ -28,7 +28,7 @@ class GroupReadiness:
 class GroupCopies:
     """A copy has ended when it has on all ranks, and has done what it did on all of them."""
 
-    def __init__(self, by_rank: Sequence[TierCopies]) -> None:
+    def __init__(self, by_rank: Sequence[Copies]) -> None:
         self._by_rank = by_rank
         self._ends: defaultdict[CopyId, list[CopyEnd]] = defaultdict(list)
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import torch
@@ -21,11 +21,9 @@ from lineclear.base.ids import SequenceId
 from lineclear.config.components import CacheConfig, EngineConfig
 from lineclear.engine.build import EngineParts, build_parts, engine_of
 from lineclear.engine.build_tiers import PRODUCT, BuiltCopies, TierMaking, build_copies
-from lineclear.engine.engine import Engine
+from lineclear.engine.engine import Engine, PlanRunner
 from lineclear.engine.readiness import Readiness
-from lineclear.engine.runner import Runner
 from lineclear.engine.store import KvStore
-from lineclear.engine.tier_copies import TierCopies
 from lineclear.parallel.build import RankConfig, RankLab, RankMaking
 from lineclear.parallel.communicator import Lane
 from lineclear.parallel.local_wire import local_wires
@@ -81,7 +79,7 @@ class GroupRunner:
         around: what is around each rank's run.
     """
 
-    def __init__(self, runners: Sequence[Runner], around: Around) -> None:
+    def __init__(self, runners: Sequence[PlanRunner], around: Around) -> None:
         self._runners = runners
         self._around = around
         self._threads = [ThreadPoolExecutor(1, f"rank{rank}") for rank in range(len(runners))]
@@ -135,7 +133,7 @@ class RankGroup:
         self.runners = [each.runner for each in parts]
         self.runner = GroupRunner(self.runners, config.make_around(self.stores))
         self.engine: Engine = engine_of(
-            replace(parts[0], runner=cast("Runner", self.runner)),
+            replace(parts[0], runner=self.runner),
             config.engine,
             cache=config.cache,
             copies=_all_copies([copies for _, copies in built if copies is not None]),
@@ -171,7 +169,7 @@ class RankGroup:
 def _all_copies(by_rank: Sequence[BuiltCopies]) -> BuiltCopies | None:
     if not by_rank:
         return None
-    return replace(by_rank[0], copies=cast("TierCopies", GroupCopies([each.copies for each in by_rank])))
+    return replace(by_rank[0], copies=GroupCopies([each.copies for each in by_rank]))
 
 
 def _together(size: int, do: Callable[[int], R]) -> list[R]:
