@@ -96,7 +96,7 @@ def receive_followers(
     else:
         store = TCPStore(endpoint.host, 0, is_master=True, wait_for_workers=False)
         place = TcpEndpoint(endpoint.host, store.port)
-    followers.tell(RankWelcome(life=seat.life, store=str(place)))
+    followers.tell(RankWelcome(worker_id=seat.worker_id, life=seat.life, store=str(place)))
     return followers, store
 
 
