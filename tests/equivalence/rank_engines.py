@@ -1,4 +1,4 @@
-"""One engine and groups of ranks that are asked the same: a tiny random checkpoint with shared selections, and drafts."""
+"""One engine and groups of ranks that are asked the same: a tiny random checkpoint with shared selections."""
 
 import functools
 import tempfile

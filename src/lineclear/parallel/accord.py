@@ -10,7 +10,7 @@ from lineclear.parallel.communicator import Communicator, Lane
 from lineclear.parallel.meter import COMPUTING, Happening, Meter
 from lineclear.parallel.rows import failure_of
 
-OTHER_PLAN = "it was given another plan than cp_rank 0"
+OTHER_PLAN = "its plan, or the tokens that it has chosen, are not those of cp_rank 0"
 
 
 class Accord:

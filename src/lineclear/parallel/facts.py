@@ -16,7 +16,10 @@ from lineclear.parallel.accord import Accord
 
 
 def rank_facts(config: EngineConfig, model_dir: Path) -> dict[str, str]:
-    """All that tokens depend on: ranks choose them alike, each by itself."""
+    """All that tokens depend on: ranks choose them alike, each by itself.
+
+    Of threads it matters whether there is more than one (`kernels/invariant.py`, `silu_mul`).
+    """
     return {
         "model": model_digest(model_dir),
         "dtype": config.dtype,
@@ -26,7 +29,7 @@ def rank_facts(config: EngineConfig, model_dir: Path) -> dict[str, str]:
         "seed": str(config.seed),
         "max_total_tokens": str(config.max_total_tokens),
         "max_model_len": str(config.max_model_len),
-        "num_threads": str(config.num_threads),
+        "threads": "one" if config.num_threads == 1 else "several",
         "torch": torch.__version__,
         "device": processor_name(torch.device(config.device)),
     }

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from lineclear.base.errors import InvariantError, RankError, RankLostError
 from lineclear.parallel.communicator import Lane
+from lineclear.parallel.status import decode_status, encode_status
 
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    error: RankError | None
+    status: bytes
     payload: Tensor | None
 
 
@@ -43,7 +44,7 @@ class LocalWire:
 
     def send(self, lane: Lane, to_rank: int, error: RankError | None, payload: Tensor) -> "_Done":
         """Put a copy into the other's box."""
-        message = _Message(error, None if error is not None else payload.clone())
+        message = _Message(encode_status(error), None if error is not None else payload.clone())
         self._boxes[lane, self._rank, to_rank].put(message)
         return _DONE
 
@@ -55,8 +56,9 @@ class LocalWire:
             message = self._boxes[lane, from_rank, self._rank].get(timeout=self._deadline_seconds)
         except queue.Empty:
             raise RankLostError(from_rank, f"not heard of for {self._deadline_seconds} s") from None
-        if message.error is not None:
-            raise message.error
+        error = decode_status(message.status)
+        if error is not None:
+            raise error
         if message.payload is None or message.payload.shape != into.shape:
             raise InvariantError(f"lane {lane.value}: rank {from_rank} sent another shape than {tuple(into.shape)}")
         into.copy_(message.payload)
@@ -64,7 +66,7 @@ class LocalWire:
     def close(self) -> None:
         """Tell the others, and wake this rank's own threads."""
         self._is_closed = True
-        gone = _Message(RankLostError(self._rank, "it has closed its wires"), None)
+        gone = _Message(encode_status(RankLostError(self._rank, "it has closed its wires")), None)
         for (_, from_rank, to_rank), box in self._boxes.items():
             if self._rank in {from_rank, to_rank}:
                 box.put(gone)

@@ -4,7 +4,7 @@ Every rank's runner opens a pass over the same plan and does the same with it. I
 
     open        all go on                     CONTROL: digests of the plan
     forward     each its rows                 ROWS, and LayerSplit's broadcasts; then CONTROL: sampled rows, damage
-    draft       all go on, each its rows      CONTROL; ROWS; CONTROL: sampled rows
+    draft       all go on, each its rows      CONTROL: digests of the chosen tokens; ROWS; CONTROL: sampled rows
     draft_step  every rank all rows, alike    nothing
     close       all go on                     CONTROL
 
@@ -108,9 +108,10 @@ class RankPasses:
     def _begin(self, plan: Plan, sequences: Mapping[SequenceId, Sequence], readiness: Readiness) -> "_RankPass":
         try:
             current = self._deal(place_chunks(plan, sequences), readiness)
+            digest = _plan_digest(plan, sequences)
         except Exception as cause:  # noqa: BLE001 - whatever it is, the others must hear of it
             self._fail(cause)
-        self._accord.go_on(_plan_digest(plan, sequences))
+        self._accord.go_on(digest)
         return current
 
     def _deal(self, chunks: tuple[PreparedChunk, ...], readiness: Readiness) -> "_RankPass":
@@ -125,7 +126,7 @@ class RankPasses:
         try:
             self._accord.go_on(GOES_ON, _rank_error(cause, self._communicator.rank))
         except RankError as agreed:
-            raise agreed from cause
+            raise agreed from _other(cause, agreed)
         raise InvariantError("ranks went on with an error")
 
 
@@ -192,7 +193,7 @@ class _RankPass:
         shares = [
             _Share(self._nothing(hand.sampled_counts, width, dtype), hand.sampled_counts) for width, dtype in widths
         ]
-        self._go_on()
+        self._go_on(hashlib.blake2b(repr(next_token_ids).encode(), digest_size=DIGEST_BYTES).digest())
         layers = range(config.num_hidden_layers, config.num_cache_layers)
         hidden, *selected = self._together(layers, compute, shares)
         selection = None
@@ -216,9 +217,9 @@ class _RankPass:
         """End what still runs."""
         self._kv.close()
 
-    def _go_on(self) -> None:
+    def _go_on(self, digest: bytes) -> None:
         try:
-            self._accord.go_on(GOES_ON)
+            self._accord.go_on(digest)
         except RankError:
             self.has_failed = True
             raise
@@ -245,7 +246,7 @@ class _RankPass:
             return self._accord.gather(rows, counts, error)
         except RankError as agreed:
             self.has_failed = True
-            raise agreed from cause
+            raise agreed from _other(cause, agreed)
 
     def _nothing(self, counts: Items[int], width: int, dtype: torch.dtype) -> Tensor:
         """In place of rows that could not be computed."""
@@ -253,16 +254,22 @@ class _RankPass:
 
     def _damaged(self, hidden: Tensor) -> Tensor:
         """Which chunks have an own row that is not finite. Shapes: hidden: [O, D]; returns [1, chunks] uint8."""
-        is_finite = hidden.isfinite().all(-1).tolist()
         damaged = torch.zeros(1, len(self._chunks), dtype=torch.uint8)
-        for chunk_idx, start, end in self._hand.chunk_rows:
-            if not all(is_finite[start:end]):
-                damaged[0, chunk_idx] = 1
+        is_finite = hidden.isfinite().all(-1)
+        if not bool(is_finite.all()):
+            rows = is_finite.tolist()
+            for chunk_idx, start, end in self._hand.chunk_rows:
+                damaged[0, chunk_idx] = not all(rows[start:end])
         return damaged.to(hidden.device)
 
 
 def _rank_error(cause: Exception, rank: int) -> RankError:
     return cause if isinstance(cause, RankError) else RankError(rank, f"{type(cause).__name__}: {cause}")
+
+
+def _other(cause: Exception | None, agreed: RankError) -> Exception | None:
+    """What has led to an error on this rank, unless it is that error."""
+    return None if cause is agreed else cause
 
 
 def _plan_digest(plan: Plan, sequences: Mapping[SequenceId, Sequence]) -> bytes:

@@ -100,6 +100,12 @@ class RankCommunicator:
             except RankLostError as error:
                 self._lost = error
                 raise
+            except RankError:
+                raise
+            except Exception as cause:
+                # Who knows how much of it the others have: the lane is out of step, and nobody may go on with it.
+                self._lost = RankLostError(self.rank, f"{type(cause).__name__}: {cause}")
+                raise self._lost from cause
 
         return self._threads[lane].submit(run)
 

@@ -8,7 +8,7 @@ Staging has blocks of its own, numbered alike on all ranks:
              │ or only while drafting (to D)   │               │
 
 so that what is sent is one run from block 1 on: I blocks of an index part, D of the draft layer's, P of a latent part.
-A block that several sequences read is there once. Block 0 stays zero: places that hold no slot name slot 0.
+A block that several sequences read is there once. Block 0 stays zero: tables of scores are padded with it.
 
 A prefix block is one that holds a token before the chunk's first.
 

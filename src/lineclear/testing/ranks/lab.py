@@ -26,6 +26,10 @@ JUNK = 3.0
 """What lies in a block that is not loaded yet: finite, and of the size of real values."""
 
 
+READER_SECONDS = 0.004
+"""Longer than filling a buffer of a small batch takes."""
+
+
 class RandomDelay:
     """A random pause; the threads of all ranks share it.
 
@@ -108,8 +112,18 @@ class SendsBeforeLoaded(LayerSplitPass):
         return self._parts.store.read(layer, part, AlwaysReady())
 
 
+class SlowReader(LayerSplitPass):
+    """All guards are there; between a part's coming and its being read there is time for whoever may write."""
+
+    def read(self, layer: int, part: Part) -> Tensor:
+        """Give it late."""
+        buffer = super().read(layer, part)
+        time.sleep(READER_SECONDS)
+        return buffer
+
+
 class ReusesEarly(LayerSplitPass):
-    """A latent part's staging buffer is filled again while it is being read."""
+    """A latent part's staging buffer is filled again before it was read, by a slow reader."""
 
     def read(self, layer: int, part: Part) -> Tensor:
         """Release what it gives."""
@@ -117,6 +131,7 @@ class ReusesEarly(LayerSplitPass):
         if part == "latent" and layer < self._draft_layer:
             self._staging.release(layer, part)
             self._staging.advance()
+        time.sleep(READER_SECONDS)
         return buffer
 
 
