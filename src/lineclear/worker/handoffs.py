@@ -100,9 +100,7 @@ def assemble(config: ServeConfig, seat: Seat, progress: Progress) -> Assembly:
     return _assemble_prefill(config, seat, mover, progress)
 
 
-def assemble_follower(
-    config: ServeConfig, seat: Seat, progress: Progress, leave: LeaveRequest | None
-) -> FollowerLoop:
+def assemble_follower(config: ServeConfig, seat: Seat, progress: Progress, leave: LeaveRequest | None) -> FollowerLoop:
     """Build another rank of a prefill instance, which is ready then.
 
     Raises:
