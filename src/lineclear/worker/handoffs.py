@@ -17,12 +17,14 @@ from lineclear.model.digest import model_digest
 from lineclear.protocol.handoff.hello import PeerHello, version_fact
 from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.roles import Role
+from lineclear.protocol.wire import RankStatistics
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.movers.kinds import open_mover
 from lineclear.transport.movers.mover import Memory, Mover, MoverError, Writer
 from lineclear.transport.peer_links import PeerLinks
 from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk, LeaveRequest
+from lineclear.worker.facts import rank_statistics
 from lineclear.worker.follower_desk import FollowerDesk
 from lineclear.worker.prefill_desk import ALONE, Followers, PrefillDesk
 from lineclear.worker.ranks.follower import FollowerLoop
@@ -45,6 +47,8 @@ class Assembly:
     peer_endpoints: tuple[str, ...] = ()
     followers: FollowerLinks | None = None
     """Of an instance of several ranks."""
+    read_ranks: Callable[[], RankStatistics | None] = lambda: None
+    """What ranks had to say to each other."""
     close: Callable[[], None] = lambda: None
     """Lets other ranks of an instance end; order: last."""
 
@@ -147,7 +151,11 @@ def _assemble_leader(config: ServeConfig, seat: Seat, mover: Mover, progress: Pr
     )
     desk, endpoint = _prefill_desk(config, seat, kv, engine, links)
     endpoints = (endpoint, *(links.peer_endpoints[rank] for rank in sorted(links.peer_endpoints)))
-    return Assembly(engine, desk, endpoints, links, _closing(built, links))
+
+    def read_ranks() -> RankStatistics:
+        return rank_statistics(built.meter.statistics(), seat.num_ranks)
+
+    return Assembly(engine, desk, endpoints, links, read_ranks, _closing(built, links))
 
 
 def _closing(built: BuiltRank, links: FollowerLinks) -> Callable[[], None]:

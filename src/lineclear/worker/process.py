@@ -85,7 +85,8 @@ def run_worker(
     )
 
     def statistics() -> wire.WorkerStatistics:
-        return worker_statistics(engine.statistics(), None if desk is None else desk.statistics())
+        handoffs = None if desk is None else desk.statistics()
+        return worker_statistics(engine.statistics(), handoffs, assembly.read_ranks())
 
     if leave is not None and assembly.followers is not None:
         leave = LeaderLeave(leave, assembly.followers)
