@@ -37,6 +37,8 @@ def test_the_answers_are_those_of_one_process(expected: Answers, flags: tuple[st
         assert figures["lineclear_workers_lost_total"] == 0, server.text
         assert figures['lineclear_handoffs_total{outcome="done",worker="prefill-0"}'] >= NUM_REQUESTS // 2
         assert figures['lineclear_worker_blocks_quarantined{worker="decode-0"}'] == 0
+        assert figures['lineclear_ranks{worker="prefill-0"}'] == int(flags[1])
+        assert figures['lineclear_ranks_gathered_bytes_total{worker="prefill-0"}'] > 0
         check_invariants(url)
         leave(server)
 

@@ -17,12 +17,14 @@ from lineclear.model.digest import model_digest
 from lineclear.protocol.handoff.hello import PeerHello, version_fact
 from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.roles import Role
+from lineclear.protocol.wire import RankStatistics
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.movers.kinds import open_mover
 from lineclear.transport.movers.mover import Memory, Mover, MoverError, Writer
 from lineclear.transport.peer_links import PeerLinks
 from lineclear.worker.decode_desk import DecodeDesk
-from lineclear.worker.desk import Desk
+from lineclear.worker.desk import Desk, LeaveRequest
+from lineclear.worker.facts import rank_statistics
 from lineclear.worker.follower_desk import FollowerDesk
 from lineclear.worker.prefill_desk import ALONE, Followers, PrefillDesk
 from lineclear.worker.ranks.follower import FollowerLoop
@@ -43,6 +45,10 @@ class Assembly:
     engine: Engine
     desk: Desk | None = None
     peer_endpoints: tuple[str, ...] = ()
+    followers: FollowerLinks | None = None
+    """Of an instance of several ranks."""
+    read_ranks: Callable[[], RankStatistics | None] = lambda: None
+    """What ranks had to say to each other."""
     close: Callable[[], None] = lambda: None
     """Lets other ranks of an instance end; order: last."""
 
@@ -98,15 +104,14 @@ def assemble(config: ServeConfig, seat: Seat, progress: Progress) -> Assembly:
     return _assemble_prefill(config, seat, mover, progress)
 
 
-def assemble_follower(config: ServeConfig, seat: Seat, progress: Progress) -> FollowerLoop:
+def assemble_follower(config: ServeConfig, seat: Seat, progress: Progress, leave: LeaveRequest | None) -> FollowerLoop:
     """Build another rank of a prefill instance, which is ready then.
 
     Raises:
         As `assemble`.
     """
     kv = _KvMemory(_open_mover(config))
-    built, link, life = build_follower(config, seat, kv.open, progress.on_tensor, progress.on_waiting)
-    seat = replace(seat, life=life)
+    built, link, seat = build_follower(config, seat, kv.open, progress.on_tensor, progress.on_waiting)
     parts, endpoint = _rank_parts(config, seat, kv, built.parts.store.layout)
     desk = FollowerDesk(parts, link.send)
     if built.copies is not None and built.copies.files is not None:
@@ -115,7 +120,7 @@ def assemble_follower(config: ServeConfig, seat: Seat, progress: Progress) -> Fo
             link.send(FilesFound(found[start : start + FILES_IN_A_MESSAGE]))
     link.send(RankReady(endpoint))
     copies = None if built.copies is None else built.copies.copies
-    return FollowerLoop(built.parts.runner, link, desk, copies, built.communicator.close)
+    return FollowerLoop(built.parts.runner, link, desk, copies, leave, built.communicator.close)
 
 
 def _assemble_decode(config: ServeConfig, seat: Seat, mover: Mover, progress: Progress) -> Assembly:
@@ -146,7 +151,11 @@ def _assemble_leader(config: ServeConfig, seat: Seat, mover: Mover, progress: Pr
     )
     desk, endpoint = _prefill_desk(config, seat, kv, engine, links)
     endpoints = (endpoint, *(links.peer_endpoints[rank] for rank in sorted(links.peer_endpoints)))
-    return Assembly(engine, desk, endpoints, _closing(built, links))
+
+    def read_ranks() -> RankStatistics:
+        return rank_statistics(built.meter.statistics(), seat.num_ranks)
+
+    return Assembly(engine, desk, endpoints, links, read_ranks, _closing(built, links))
 
 
 def _closing(built: BuiltRank, links: FollowerLinks) -> Callable[[], None]:

@@ -19,10 +19,11 @@ from lineclear.protocol import wire
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.gateway_link import GatewayLink
 from lineclear.transport.reports import Loading, ReportSink, WorkerReady
-from lineclear.worker.desk import LifeOverError
+from lineclear.worker.desk import LeaveRequest, LifeOverError
 from lineclear.worker.facts import model_facts, worker_statistics
 from lineclear.worker.handoffs import Progress, assemble, assemble_follower
-from lineclear.worker.loop import LeaveRequest, WorkerLoop
+from lineclear.worker.loop import WorkerLoop
+from lineclear.worker.ranks.leader import LeaderLeave
 from lineclear.worker.seat import LAST_COPIES_SECONDS, Seat
 
 CONNECT_PAUSE_SECONDS = 0.05
@@ -60,7 +61,9 @@ def run_worker(
     progress = _progress(seat, report, leave)
     try:
         if seat.rank > 0:
-            assemble_follower(config, seat, progress).run()
+            follower = assemble_follower(config, seat, progress, leave)
+            report(Loading(f"rank {seat.rank} of {seat.num_ranks}: ready"))
+            follower.run()
             return
         assembly = assemble(config, seat, progress)
     except _LeftEarlyError:
@@ -82,8 +85,11 @@ def run_worker(
     )
 
     def statistics() -> wire.WorkerStatistics:
-        return worker_statistics(engine.statistics(), None if desk is None else desk.statistics())
+        handoffs = None if desk is None else desk.statistics()
+        return worker_statistics(engine.statistics(), handoffs, assembly.read_ranks())
 
+    if leave is not None and assembly.followers is not None:
+        leave = LeaderLeave(leave, assembly.followers)
     loop = WorkerLoop(engine, statistics, desk=desk, leave=leave)
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started

@@ -22,9 +22,10 @@ from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.plan import Plan
 from lineclear.schedule.sequence import Sequence
 from lineclear.transport.link import Link
-from lineclear.worker.desk import LifeOverError
+from lineclear.worker.desk import LeaveRequest, LifeOverError
 from lineclear.worker.follower_desk import FollowerDesk
 from lineclear.worker.ranks.messages import (
+    AskLeave,
     BeginCopies,
     CopyEnded,
     FromFollower,
@@ -52,6 +53,7 @@ class FollowerLoop:
         link: to rank 0.
         desk: sends what this rank owns.
         copies: of this rank; None without tiers.
+        leave: of whoever started this rank: rank 0 is told, and decides.
         close: ends what other ranks wait for.
     """
 
@@ -61,14 +63,17 @@ class FollowerLoop:
         link: LeaderLink,
         desk: FollowerDesk,
         copies: Copies | None,
+        leave: LeaveRequest | None,
         close: Callable[[], None],
     ) -> None:
         self._runner = runner
         self._link = link
         self._desk = desk
         self._copies = copies
+        self._leave = leave
         self._close = close
         self._sequences: dict[SequenceId, Sequence] = {}
+        self._has_asked = False
         self._has_left = False
 
     def run(self) -> None:
@@ -89,6 +94,9 @@ class FollowerLoop:
         try:
             for message in self._link.poll(min(IDLE_POLL_SECONDS, self._desk.seconds_until_due()), self._filenos()):
                 self._obey(message)
+            if self._leave is not None and self._leave.is_set and not self._has_asked:
+                self._has_asked = True
+                self._link.send(AskLeave())
             self._desk.turn()
             if self._copies is not None:
                 for end in self._copies.poll():
@@ -137,7 +145,8 @@ class FollowerLoop:
 
     def _filenos(self) -> Collection[int]:
         copies = () if self._copies is None else self._copies.filenos()
-        return (*self._desk.filenos(), *copies)
+        leave = () if self._leave is None or self._has_asked else (self._leave.fileno(),)
+        return (*self._desk.filenos(), *copies, *leave)
 
 
 def _unpacked(table: bytes) -> BlockTable:

@@ -5,7 +5,7 @@ others what follows.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -85,8 +85,8 @@ def build_follower(
     open_memory: Callable[[int], memoryview],
     on_tensor: OnTensor,
     on_waiting: OnWaiting,
-) -> tuple[BuiltRank, LeaderLink, int]:
-    """Build another rank; returns its link to rank 0 and the life that rank 0 has given it.
+) -> tuple[BuiltRank, LeaderLink, Seat]:
+    """Build another rank; returns its link to rank 0, and its seat with the name and the life of rank 0.
 
     Raises:
         ConfigError: Ranks differ, or a setting cannot be met by one of them.
@@ -102,7 +102,7 @@ def build_follower(
         on_tensor(num_read, num_all)
 
     built = _build(config, seat, wire, open_memory, keep_alive, lambda: arrive_as_follower(link, on_waiting))
-    return built, link, welcome.life
+    return built, link, replace(seat, worker_id=welcome.worker_id, life=welcome.life)
 
 
 def written_parts(seat: Seat, shape: tuple[PartShape, ...]) -> tuple[PartShape, ...]:

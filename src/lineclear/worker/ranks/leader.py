@@ -25,8 +25,9 @@ from lineclear.protocol.handoff.ranks import SourceReleased
 from lineclear.schedule.plan import ChunkResult, Plan
 from lineclear.schedule.sequence import Sequence
 from lineclear.transport.link import Link
-from lineclear.worker.desk import LifeOverError
+from lineclear.worker.desk import LeaveRequest, LifeOverError
 from lineclear.worker.ranks.messages import (
+    AskLeave,
     BeginCopies,
     CopyEnded,
     FilesFound,
@@ -58,6 +59,8 @@ class FollowerLinks:
         self._found: list[PrefixKey] = []
         self.num_arrived = 0
         """Ranks that have told so since they were last let go on."""
+        self.wants_to_leave = False
+        """Whether one of them was asked to leave."""
         self.peer_endpoints: dict[int, str] = {}
         """Where decode workers reach the ranks that are ready."""
 
@@ -130,12 +133,31 @@ class FollowerLinks:
                 self._found += keys
             case RankArrived():
                 self.num_arrived += 1
+            case AskLeave():
+                self.wants_to_leave = True
             case RankReady(peer_endpoint):
                 self.peer_endpoints[rank] = peer_endpoint
             case RankHello():
                 raise PeerError("a hello comes twice")
             case _:
                 assert_never(message)
+
+
+class LeaderLeave:
+    """A wish to leave, of whoever started rank 0 or another rank."""
+
+    def __init__(self, own: LeaveRequest, links: FollowerLinks) -> None:
+        self._own = own
+        self._links = links
+
+    @property
+    def is_set(self) -> bool:
+        """Whether somebody wants this instance to leave."""
+        return self._own.is_set or self._links.wants_to_leave
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once rank 0 is to leave; the others say so on their links."""
+        return self._own.fileno()
 
 
 class LeaderRunner:

@@ -6,6 +6,7 @@ Whoever does not fit is refused with the reason, and rank 0 goes on waiting for 
 links are kept alive by `Arrival.keep_alive`; what all do together after that begins when all have arrived.
 """
 
+import contextlib
 import logging
 import select
 import socket
@@ -87,16 +88,15 @@ def receive_followers(
     except OSError as error:
         raise MoverError(f"cannot listen for other ranks on {seat.rank_endpoint}: {error}") from error
     logger.info("waiting for ranks on %s", endpoint)
-    links = _Reception(server, seat, config, now).wait(on_waiting)
-    server.close()
-    followers = FollowerLinks(links)
+    with server:
+        followers = FollowerLinks(_Reception(server, seat, config, now).wait(on_waiting))
     if isinstance(endpoint, UnixEndpoint):
         place = UnixEndpoint(f"{endpoint.path}.store")
         store = open_store(str(place))
     else:
         store = TCPStore(endpoint.host, 0, is_master=True, wait_for_workers=False)
         place = TcpEndpoint(endpoint.host, store.port)
-    followers.tell(RankWelcome(life=seat.life, store=str(place)))
+    followers.tell(RankWelcome(worker_id=seat.worker_id, life=seat.life, store=str(place)))
     return followers, store
 
 
@@ -118,6 +118,14 @@ def find_leader(
             on_waiting(f"waiting for rank 0 at {endpoint}")
             time.sleep(CONNECT_PAUSE_SECONDS)
     try:
+        return link, _introduce(link, seat, on_waiting)
+    except BaseException:
+        link.close()
+        raise
+
+
+def _introduce(link: LeaderLink, seat: Seat, on_waiting: OnWaiting) -> RankWelcome:
+    try:
         link.send(RankHello(rank=seat.rank, num_ranks=seat.num_ranks, worker_id=seat.worker_id))
         while not (messages := link.poll(POLL_SECONDS)):
             on_waiting("waiting for the other ranks")
@@ -125,7 +133,7 @@ def find_leader(
         raise LifeOverError(f"rank 0 of this instance is gone: {error}") from error
     match messages:
         case [RankWelcome() as welcome]:
-            return link, welcome
+            return welcome
         case [RankRefusal(reason)]:
             raise ConfigError("cp_rank", seat.rank, f"what rank 0 takes: {reason}")
         case _:
@@ -208,19 +216,29 @@ class _Reception:
         self._links: dict[int, FollowerLink] = {}
 
     def wait(self, on_waiting: OnWaiting) -> dict[int, FollowerLink]:
+        """The links of all ranks; those that are no rank's are closed, whatever happens."""
+        try:
+            self._receive_all(on_waiting)
+        except BaseException:
+            for link in self._links.values():
+                link.close()
+            raise
+        finally:
+            for guest in self._guests:
+                guest.link.close()
+        return self._links
+
+    def _receive_all(self, on_waiting: OnWaiting) -> None:
         while len(self._links) < self._seat.num_ranks - 1:
             missing = sorted(set(range(1, self._seat.num_ranks)) - set(self._links))
             on_waiting(f"waiting for {_named(missing)} of {self._seat.num_ranks}")
             links = [*(guest.link for guest in self._guests), *self._links.values()]
             select.select([self._server, *links], [], [], POLL_SECONDS)
+            for rank, link in list(self._links.items()):
+                self._keep(rank, link)  # first: one that is gone may be among those that come
             self._accept()
             for guest in list(self._guests):
                 self._hear(guest)
-            for rank, link in list(self._links.items()):
-                self._keep(rank, link)
-        for guest in self._guests:
-            guest.link.close()
-        return self._links
 
     def _accept(self) -> None:
         while True:
@@ -235,16 +253,17 @@ class _Reception:
     def _hear(self, guest: _Guest) -> None:
         try:
             messages = guest.link.poll(0)
-            if not messages and self._now() < guest.until:
-                return
-            self._guests.remove(guest)
-            if len(messages) == 1 and isinstance(messages[0], RankHello):
-                self._take_or_refuse(guest.link, messages[0])
-            else:
-                guest.link.close()
         except (ConnectionError, PeerError) as error:
-            logger.warning("a rank that came is gone: %s", error)
-            self._guests = [each for each in self._guests if each is not guest]
+            logger.warning("somebody came who is no rank: %s", error)
+            self._guests.remove(guest)
+            guest.link.close()
+            return
+        if not messages and self._now() < guest.until:
+            return
+        self._guests.remove(guest)
+        if len(messages) == 1 and isinstance(messages[0], RankHello):
+            self._take_or_refuse(guest.link, messages[0])
+        else:
             guest.link.close()
 
     def _take_or_refuse(self, link: FollowerLink, hello: RankHello) -> None:
@@ -253,7 +272,8 @@ class _Reception:
             self._links[hello.rank] = link
             return
         logger.error("rank %d of %s is refused: %s", hello.rank, hello.worker_id, refusal)
-        link.send(RankRefusal(refusal))
+        with contextlib.suppress(ConnectionError):
+            link.send(RankRefusal(refusal))
         link.close()
 
     def _what_is_wrong(self, hello: RankHello) -> str | None:

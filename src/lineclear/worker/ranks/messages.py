@@ -10,6 +10,7 @@
        │ SequenceBegun, RunPlan, SequenceEnded ───────────▶ │
        │ BeginCopies ─────────────────────────────────────▶ │
        │ ◀───────────────────────────────────────── CopyEnded │  once for each that has an end
+       │ ◀────────────────────────────────────────── AskLeave │  somebody wants this rank to end, and so the instance
        │ Leave ───────────────────────────────────────────▶ │  the last one
 
 Each direction keeps its order.
@@ -45,6 +46,8 @@ class RankHello(_Message, frozen=True, kw_only=True, tag="rank_hello"):
 class RankWelcome(_Message, frozen=True, kw_only=True, tag="rank_welcome"):
     """The answer, once all ranks are there."""
 
+    worker_id: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    """Of the instance: all ranks have rank 0's."""
     life: Count
     store: str
     """Where the communicator's ranks find each other: an endpoint; `unix:` names a file that they share."""
@@ -111,6 +114,10 @@ class CopyEnded(_Message, frozen=True, tag="copy_ended"):
     end: CopyEnd
 
 
+class AskLeave(_Message, frozen=True, tag="ask_leave"):
+    """A rank was asked to leave: all of the instance has to, when it has finished what it does."""
+
+
 class Leave(_Message, frozen=True, tag="leave"):
     """Rank 0 has nothing left to do, and ends."""
 
@@ -128,7 +135,7 @@ FromLeader = (
     | OrderComputed
     | OrderStopped
 )
-FromFollower = RankHello | RankArrived | RankReady | FilesFound | CopyEnded | SourceReleased
+FromFollower = RankHello | RankArrived | RankReady | FilesFound | CopyEnded | SourceReleased | AskLeave
 
 _T = TypeVar("_T")
 
