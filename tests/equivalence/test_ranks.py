@@ -13,28 +13,26 @@ LAYOUTS: tuple[KvLayout, ...] = ("replicated", "layersplit")
 
 
 @pytest.mark.parametrize("kv_layout", LAYOUTS)
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("max_batch_tokens", [5, 64, 1000])
+@pytest.mark.parametrize(("size", "max_batch_tokens"), [(2, 5), (2, 64), (4, 64), (4, 1000)])
 def test_any_chunks_and_hits(size: int, kv_layout: KvLayout, max_batch_tokens: int) -> None:
     with group(size, kv_layout, replace(ENGINE, max_batch_tokens=max_batch_tokens)) as ranks:
         answers = ask_rounds(ranks.engine)
-        hit_tokens = ranks.engine.statistics().scheduler
+        hit_tokens = ranks.engine.statistics().scheduler.cached_prompt_tokens
     assert answers == alone(max_batch_tokens)
-    assert hit_tokens
+    assert hit_tokens > 200
 
 
 @pytest.mark.parametrize("kv_layout", LAYOUTS)
-@pytest.mark.parametrize("draft_tokens", [0, 1, 6])
+@pytest.mark.parametrize("draft_tokens", [0, 6])
 def test_any_number_of_drafts(kv_layout: KvLayout, draft_tokens: int) -> None:
     with group(2, kv_layout, replace(ENGINE, draft_tokens=draft_tokens)) as ranks:
         assert ask_rounds(ranks.engine) == alone(64, draft_tokens)
 
 
 @pytest.mark.parametrize("kv_layout", LAYOUTS)
-@pytest.mark.parametrize("size", [2, 3])
-def test_each_prompt_by_itself(size: int, kv_layout: KvLayout) -> None:
-    """Decodes of one token and its drafts: fewer rows than ranks."""
-    with group(size, kv_layout) as ranks:
+def test_each_prompt_by_itself(kv_layout: KvLayout) -> None:
+    """Decodes of one token and its drafts: hardly more rows than ranks."""
+    with group(3, kv_layout) as ranks:
         answers = [[ask(ranks.engine, [each])[0] for each in asked] for asked in rounds()]
     assert answers == alone()
 
