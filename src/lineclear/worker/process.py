@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -57,12 +58,13 @@ def run_worker(
     started = time.monotonic()
     model_dir = Path(config.source.model)
     size_mb = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) / 1e6
-    report(Loading(f"loading {size_mb:,.0f} MB of weights"))
-    progress = _progress(seat, report, leave)
+    say = _stage_sink(seat, report)
+    say(f"loading {size_mb:,.0f} MB of weights")
+    progress = _progress(say, leave)
     try:
         if seat.rank > 0:
             follower = assemble_follower(config, seat, progress, leave)
-            report(Loading(f"rank {seat.rank} of {seat.num_ranks}: ready"))
+            say("ready")
             follower.run()
             return
         assembly = assemble(config, seat, progress)
@@ -111,7 +113,13 @@ def _end_life(error: LifeOverError) -> NoReturn:
     sys.exit(EXIT_LIFE_OVER)
 
 
-def _progress(seat: Seat, report: ReportSink, leave: LeaveRequest | None) -> Progress:
+def _stage_sink(seat: Seat, report: ReportSink) -> Callable[[str], None]:
+    """Tell of a stage of starting, and in an instance of several ranks of whose."""
+    whose = f"rank {seat.rank} of {seat.num_ranks}: " if seat.num_ranks > 1 else ""
+    return lambda stage: report(Loading(whose + stage))
+
+
+def _progress(say: Callable[[str], None], leave: LeaveRequest | None) -> Progress:
     """Tell of the loading every few seconds, and end it for who wants this worker to leave."""
     told = time.monotonic()
 
@@ -121,7 +129,7 @@ def _progress(seat: Seat, report: ReportSink, leave: LeaveRequest | None) -> Pro
             raise _LeftEarlyError
         if time.monotonic() - told >= PROGRESS_SECONDS:
             told = time.monotonic()
-            report(Loading(stage if seat.num_ranks == 1 else f"rank {seat.rank} of {seat.num_ranks}: {stage}"))
+            say(stage)
 
     return Progress(
         lambda num_read, num_all: on_waiting(f"loading weights: {num_read:,} of {num_all:,} tensors"), on_waiting
