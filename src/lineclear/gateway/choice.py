@@ -25,6 +25,7 @@ from lineclear.gateway.fragments import (
     MarkerScanner,
     Part,
     Reasoning,
+    ToolCallArguments,
     ToolCallEnd,
     literal,
 )
@@ -72,12 +73,17 @@ class PlacedToken:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What one output adds to a choice; `stop_reason` is the stop string or the token that ended it."""
+    """What one output adds to a choice.
+
+    `stop_reason` is the stop string or the token that ended it; `num_cached_tokens` of the prompt were found in the
+    prefix cache, as far as the worker has said.
+    """
 
     parts: list[Part] = field(default_factory=list[Part])
     logprobs: list[PlacedToken] = field(default_factory=list[PlacedToken])
     finish_reason: ChoiceFinish | None = None
     stop_reason: str | int | None = None
+    num_cached_tokens: int = 0
 
 
 class ChoiceAssembler:
@@ -128,7 +134,8 @@ class ChoiceAssembler:
         stop_reason = self._push_tokens(output, parts)
         if self._finish is None and output.finish_reason is not None:
             stop_reason = self._end(output, parts)
-        return ChoiceDelta(_merged(parts), self._release_logprobs(), self._finish, stop_reason)
+        logprobs = self._release_logprobs()
+        return ChoiceDelta(_merged(parts), logprobs, self._finish, stop_reason, self.num_cached_tokens)
 
     def _push_tokens(self, output: SequenceOutput, parts: list[Part]) -> str | None:
         logprobs: Sequence[TokenLogprobs | None] = output.logprobs or [None] * len(output.token_ids)
@@ -255,7 +262,7 @@ def _markers(vocabulary: Vocabulary, answer_format: AnswerFormat) -> tuple[dict[
 
 
 def _merged(parts: list[Part]) -> list[Part]:
-    """Neighbouring texts of one kind as one."""
+    """Neighbouring texts of one kind, and of one call's arguments, as one."""
     merged: list[Part] = []
     for part in parts:
         last = merged[-1] if merged else None
@@ -264,6 +271,8 @@ def _merged(parts: list[Part]) -> list[Part]:
                 merged[-1] = Content(first + second)
             case Reasoning(first), Reasoning(second):
                 merged[-1] = Reasoning(first + second)
+            case ToolCallArguments(call_idx, first), ToolCallArguments(_, second):
+                merged[-1] = ToolCallArguments(call_idx, first + second)
             case _:
                 merged.append(part)
     return merged

@@ -26,6 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import Conversation, JsonObject, Message
 from lineclear.gateway.errors import InvalidRequestError, refuse
+from lineclear.gateway.fragments import Marker
 
 GUARDS = (*map(chr, range(0xFDD0, 0xFDF0)), *map(chr, range(0xF0000, 0xF1000)))
 """Candidates for the guard: noncharacters and private characters, which real text has no use for."""
@@ -100,9 +101,15 @@ class ChatTemplate:
             InvalidRequestError: The template refuses the messages.
         """
         values = _values(conversation)
-        guard = _unused_guard(_read_texts(values))
+        guard = _unused_guard([*_read_texts(values), conversation.continuation])
         guarded = cast("JsonObject", self._break_literals(values, guard))
-        return Rendered(self._render(guarded, conversation, guard), guard)
+        rendered = Rendered(self._render(guarded, conversation, guard), guard)
+        return self._begin_answer(rendered, conversation.continuation) if conversation.continuation else rendered
+
+    def _begin_answer(self, rendered: Rendered, continuation: str) -> Rendered:
+        """The answer begins with what was sent; nothing is thought before it."""
+        closing = Marker.THINK_CLOSE.value if rendered.ends_with(Marker.THINK_OPEN.value) else ""
+        return Rendered(rendered.text + closing + self._break_text(continuation, rendered.guard), rendered.guard)
 
     def _render(self, values: JsonObject, conversation: Conversation, guard: str) -> str:
         try:

@@ -171,10 +171,10 @@ def _read_tool_calls(message: MessageBody) -> tuple[PastToolCall, ...]:
     calls = [(call.id or "", call.function) for call in message.tool_calls or []]
     if message.function_call is not None:
         calls.append(("", message.function_call))
-    return tuple(PastToolCall(call_id, call.name, _read_arguments(call.arguments)) for call_id, call in calls)
+    return tuple(PastToolCall(call_id, call.name, read_arguments(call.arguments)) for call_id, call in calls)
 
 
-def _read_arguments(arguments: object) -> JsonObject:
+def read_arguments(arguments: object) -> JsonObject:
     """The arguments of a past call as an object, whatever was sent: a broken call must not end the conversation."""
     value = arguments
     if isinstance(arguments, str):

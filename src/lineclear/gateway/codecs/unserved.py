@@ -181,6 +181,27 @@ COMPLETIONS: Mapping[str, Unserved] = GENERATION | {
 }
 """What plain completions do not serve."""
 
+MESSAGES: Mapping[str, Unserved] = {
+    name: row for name, row in GENERATION.items() if name not in {"stop_sequences", "thinking"}
+} | {
+    "response_format": Unserved("null: say output_config.format"),
+    "enable_thinking": _only(instead="null: say it in thinking"),
+    "reasoning": _only({}, instead="null: say it in thinking and output_config.effort"),
+    "mcp_servers": Unserved("null or []: nobody else's tools are run here"),
+    "container": Unserved("null: nothing is run here"),
+    "prompt": Unserved("null: say messages"),
+    "stop": Unserved("null: say stop_sequences"),
+    "max_completion_tokens": _only(instead="null: say max_tokens"),
+    "max_tokens_to_sample": _only(instead="null: say max_tokens"),
+    "n": Unserved("null or 1: a message has one answer", (*_NOTHING, 1)),
+    "parallel_tool_calls": _only(instead="null: say tool_choice.disable_parallel_tool_use"),
+    "reasoning_effort": _only(instead="null: say output_config.effort"),
+    "chat_template_kwargs": Unserved("null: say it in thinking"),
+    "logprobs": Unserved("null or false: the answer does not report this"),
+    "skip_special_tokens": _only(True, instead="null or true: control tokens are not shown"),
+}
+"""What `/v1/messages` does not serve. Clients send much that means nothing here (betas, cache_control): ignored."""
+
 _TOKEN_STRINGS: Mapping[str, Unserved] = {"return_token_strs": Unserved("false: /detokenize spells tokens")}
 
 TOKENIZE_TEXT: Mapping[str, Unserved] = PROMPTS | _TOKEN_STRINGS
