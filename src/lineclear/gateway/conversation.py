@@ -45,7 +45,8 @@ class ToolDefinition:
 class Conversation:
     """What is rendered: messages, tools, and the template's own variables (`enable_thinking`, for example).
 
-    `continuation` is the beginning of the answer, which the model goes on with.
+    `continuation` is the beginning of the answer, which the model goes on with; `param` is the field that an error
+    names.
     """
 
     messages: tuple[Message, ...]
@@ -53,3 +54,4 @@ class Conversation:
     template_variables: JsonObject = field(default_factory=dict[str, Any])
     add_generation_prompt: bool = True
     continuation: str = ""
+    param: str = "messages"

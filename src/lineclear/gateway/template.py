@@ -90,7 +90,7 @@ class ChatTemplate:
             InvalidRequestError: The template refuses the messages.
         """
         values = _values(conversation)
-        if sum(map(len, _read_texts(values))) < LARGE_CHARACTERS:
+        if sum(map(len, _read_texts(values, conversation.param))) < LARGE_CHARACTERS:
             return None
         return self._render(values, conversation, guard="")
 
@@ -101,7 +101,8 @@ class ChatTemplate:
             InvalidRequestError: The template refuses the messages.
         """
         values = _values(conversation)
-        guard = _unused_guard([*_read_texts(values), conversation.continuation])
+        texts = _read_texts(values, conversation.param)
+        guard = _unused_guard([*texts, conversation.continuation], conversation.param)
         guarded = cast("JsonObject", self._break_literals(values, guard))
         rendered = Rendered(self._render(guarded, conversation, guard), guard)
         return self._begin_answer(rendered, conversation.continuation) if conversation.continuation else rendered
@@ -118,8 +119,9 @@ class ChatTemplate:
             )
         except _RENDER_ERRORS as error:
             message = str(error).replace(guard, "")
+            param = conversation.param
             raise InvalidRequestError(
-                f"messages: the model's chat template cannot show them ({message})", "messages"
+                f"{param}: the model's chat template cannot show them ({message})", param
             ) from None
 
     def _break_literals(self, value: object, guard: str) -> object:
@@ -166,18 +168,18 @@ def _literals_pattern(literals: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(literal) for literal in sorted(literals, key=len, reverse=True)))
 
 
-def _unused_guard(texts: list[str]) -> str:
+def _unused_guard(texts: list[str], param: str) -> str:
     used = {guard for text in texts if not text.isascii() for guard in _GUARD_PATTERN.findall(text)}
     for guard in GUARDS:
         if guard not in used:
             return guard
-    raise InvalidRequestError("messages: the text uses every private character there is", "messages")
+    raise InvalidRequestError(f"{param}: the text uses every private character there is", param)
 
 
-def _read_texts(values: JsonObject) -> list[str]:
+def _read_texts(values: JsonObject, param: str) -> list[str]:
     texts = list(islice(_texts(values), MAX_VALUES + 1))
     if len(texts) > MAX_VALUES:
-        raise refuse("messages", "too many values, tools and variables included", f"at most {MAX_VALUES}")
+        raise refuse(param, "too many values, tools and variables included", f"at most {MAX_VALUES}")
     return texts
 
 

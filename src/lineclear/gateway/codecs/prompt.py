@@ -16,12 +16,13 @@ def render_prompt(conversation: Conversation, model: ServedModel) -> tuple[Rende
     """
     template = model.assets.template
     if template is None:
-        raise InvalidRequestError("messages: this model has no chat template; use /v1/completions", "messages")
+        param = conversation.param
+        raise InvalidRequestError(f"{param}: this model has no chat template; use /v1/completions", param)
     preview = template.preview(conversation)
     if preview is not None:
-        refuse_hopeless(preview, model, "messages")
+        refuse_hopeless(preview, model, conversation.param)
     rendered = template.render(conversation)
     prompt_token_ids = model.assets.tokenization.encode_rendered(rendered.text, rendered.guard)
     if not prompt_token_ids:
-        raise refuse("messages", "an empty prompt", "messages that render to at least one token")
+        raise refuse(conversation.param, "an empty prompt", "what renders to at least one token")
     return rendered, prompt_token_ids

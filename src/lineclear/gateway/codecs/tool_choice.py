@@ -26,8 +26,19 @@ class _AllowedTools(msgspec.Struct):
 
 
 class _ToolChoice(msgspec.Struct):
+    """The Responses API says flatly what the chat API says one level deeper."""
+
     type: str
     allowed_tools: _AllowedTools | None = None
+    mode: str | None = None
+    tools: list[dict[str, Any]] | None = None
+
+    @property
+    def allowed(self) -> _AllowedTools | None:
+        """The tools that may be called, whichever way they were given."""
+        if self.allowed_tools is not None or self.mode is None or self.tools is None:
+            return self.allowed_tools
+        return _AllowedTools(self.mode, self.tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +62,10 @@ def choose_tools(tools: tuple[ToolDefinition, ...], tool_choice: object) -> Tool
     if isinstance(tool_choice, str):
         raise refuse("tool_choice", tool_choice, _ALLOWED)
     choice = convert_field(tool_choice, _ToolChoice, "tool_choice")
-    if choice.type != "allowed_tools" or choice.allowed_tools is None or choice.allowed_tools.mode != "auto":
+    allowed = choice.allowed
+    if choice.type != "allowed_tools" or allowed is None or allowed.mode != "auto":
         raise refuse("tool_choice", tool_choice, _ALLOWED)
-    names = {_name(tool) for tool in choice.allowed_tools.tools}
+    names = {_name(tool) for tool in allowed.tools}
     return ToolSelection(tools, tuple(tool for tool in tools if tool.name in names))
 
 

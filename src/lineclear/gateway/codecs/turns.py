@@ -67,6 +67,12 @@ class Turns:
             self._open = self._begin()
         self._open.texts.append(text)
 
+    def add_whole_text(self, text: str) -> None:
+        """All that the assistant said in one message: what was thought before it belongs to it, what was said not."""
+        if self._open is not None and self._open.texts:
+            self.close()
+        self.add_text(text)
+
     def add_call(self, call: PastToolCall) -> None:
         """A call that the assistant made."""
         if self._open is None:
