@@ -23,11 +23,14 @@ _PART_EVENTS = {
 _ENDINGS = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
 
 
-def response_of(text: str) -> dict[str, Any]:
-    """The response that a complete stream ends with; asserts the order of its events."""
+def response_of(text: str, *, by_sdk: bool = True) -> dict[str, Any]:
+    """The response that a complete stream ends with; asserts the order of its events.
+
+    `by_sdk` also holds each event against the types of OpenAI's own client, which takes a while.
+    """
     events = parse_events(text)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    for event in events:
+    for event in events if by_sdk else ():
         _EVENT.validate_python(event)
     first, *events = events
     assert first["type"] == "response.created"
@@ -40,6 +43,7 @@ def response_of(text: str) -> dict[str, Any]:
     assert response["id"] == first["response"]["id"]
     if last["type"] != "response.failed":
         assert _read_items(events) == response["output"]
+    if by_sdk and last["type"] != "response.failed":
         Response.model_validate(response)
     return response
 

@@ -244,8 +244,9 @@ class ResponsesReply:
 
 
 def _status(block: Block, *, is_cut: bool) -> str:
-    is_half_call = isinstance(block, CollectedToolCall) and not block.is_complete
-    return "incomplete" if is_cut or is_half_call else "completed"
+    """A call says itself whether it is whole; a text is whole unless the answer was cut off behind it."""
+    is_whole = block.is_complete if isinstance(block, CollectedToolCall) else not is_cut
+    return "completed" if is_whole else "incomplete"
 
 
 def _text_part(text: str) -> dict[str, Any]:
