@@ -55,7 +55,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[Figure]:
         ["-m", "lineclear", "gateway", "--control", control, "--port", "0", "--log-level", "error"]
     ) as gateway:
         url = gateway.wait_for(r"gateway on (http://[^,]+)")[1]
-        with running(["-m", "bench.gateway.null_worker", control, str(arguments.interval_ms)]):
+        with running(["-m", "bench.gateway.null_worker", f"tcp:{control}", str(arguments.interval_ms)]):
             gateway.wait_for("workers: null")
             shape = (arguments.streams, arguments.seconds, arguments.interval_ms)
             yield from _figures("alone", asyncio.run(lateness(url, *shape)))
