@@ -7,6 +7,7 @@ call reached the agent as one, and its result came back as one.
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from lineclear.bundled import checkpoint_path
 from lineclear.gateway.tokenization import Tokenization, load_tokenization
 from lineclear.model.digest import model_digest
 from lineclear.protocol import wire
-from tests.e2e.processes import PATIENCE_SECONDS, running
+from tests.e2e.processes import PATIENCE_SECONDS, Program, running
 from tests.unit.gateway.scripted_worker import ScriptedWorker, model_facts
 
 FOLDER = Path(__file__).parents[2] / ".clients"
@@ -49,8 +50,11 @@ class ShellModel:
     tool: str
     command_key: str = "command"
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    breaks_off: bool = False
+    """The first answer of a turn has no end."""
     prompts: list[list[int]] = field(default_factory=list[list[int]])
     """Those of the agent's own turns; titles and the like are asked for without tools."""
+    has_broken_off: threading.Event = field(default_factory=threading.Event)
     tokenization: Tokenization = field(default_factory=lambda: load_tokenization(checkpoint_path()))
 
     def __call__(self, submitted: wire.SubmitSequence) -> list[wire.SequenceOutput]:
@@ -59,6 +63,10 @@ class ShellModel:
         pieces = [token_ids[start : start + STEP_LEN] for start in range(0, len(token_ids), STEP_LEN)]
         sequence_id = submitted.sequence_id
         steps = [wire.SequenceOutput(sequence_id=sequence_id, token_ids=piece) for piece in pieces]
+        if self.breaks_off and self.prompts:
+            self.breaks_off = False
+            self.has_broken_off.set()
+            return steps[:2]
         return [*steps, wire.SequenceOutput(sequence_id=sequence_id, finish_reason="stop")]
 
     def _answer(self, submitted: wire.SubmitSequence) -> str:
@@ -81,30 +89,54 @@ class ShellModel:
         return f"<tool_call>{self.tool}{written}</tool_call>"
 
 
+class Service:
+    """A gateway process and the model behind it."""
+
+    def __init__(self, gateway: Program, url: str, control: str, model: ShellModel, limits: Mapping[str, int]) -> None:
+        self.url = url
+        self._gateway = gateway
+        self._control = control
+        self._model = model
+        self._limits = limits
+        self.worker = self._start_worker(1)
+
+    def replace_worker(self) -> None:
+        """The worker dies, and its next life comes."""
+        self.worker.kill()
+        self.worker = self._start_worker(self.worker.life + 1)
+
+    def _start_worker(self, life: int) -> ScriptedWorker:
+        facts: dict[str, object] = {
+            "vocab_size": self._model.tokenization.vocabulary.size,
+            "max_model_len": 131_072,
+            "num_blocks": 16_384,
+            "max_running": 8,
+            "decisive": {"model": model_digest(checkpoint_path())},
+        }
+        worker = ScriptedWorker(
+            f"tcp:{self._control}", script=self._model, facts=model_facts(**facts | self._limits), life=life
+        )
+        self._gateway.wait_for("workers: worker-0")
+        return worker
+
+
 @contextmanager
-def serving(model: ShellModel) -> Iterator[str]:
-    """A gateway process with this model; yields its URL."""
+def serving(model: ShellModel, *options: str, **limits: int) -> Iterator[Service]:
+    """A gateway process with options, and this model behind it with facts of its own."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         control = f"127.0.0.1:{server.getsockname()[1]}"
-    facts = model_facts(
-        vocab_size=model.tokenization.vocabulary.size,
-        max_model_len=131_072,
-        num_blocks=16_384,
-        decisive={"model": model_digest(checkpoint_path())},
-    )
     command = ["-m", "lineclear", "gateway", "--control", control, "--port", "0", "--served-model-name", MODEL]
-    with running(command) as gateway:
+    with running([*command, *options]) as gateway:
         url = gateway.wait_for(r"gateway on (http://[^,]+)")[1]
-        worker = ScriptedWorker(f"tcp:{control}", script=model, facts=facts)
+        service = Service(gateway, url, control, model, limits)
         try:
-            gateway.wait_for("workers: worker-0")
-            yield url
+            yield service
         finally:
-            worker.kill()
+            service.worker.kill()
 
 
-def run_agent(command: Sequence[str | Path], home: Path, environment: Mapping[str, str]) -> str:
-    """Run an agent to its end in a folder of its own; returns all that it printed."""
+def run_agent(command: Sequence[str | Path], home: Path, environment: Mapping[str, str], *, fails: bool = False) -> str:
+    """Run an agent to its end in a folder of its own; returns all that it printed; `fails`: by its exit code."""
     workspace = home / "workspace"
     workspace.mkdir()
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
@@ -119,5 +151,5 @@ def run_agent(command: Sequence[str | Path], home: Path, environment: Mapping[st
         timeout=2 * PATIENCE_SECONDS,
         check=False,
     )
-    assert run.returncode == 0, run.stdout
+    assert (run.returncode != 0) == fails, run.stdout
     return run.stdout
