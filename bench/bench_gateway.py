@@ -37,7 +37,7 @@ async def lateness(url: str, num_streams: int, seconds: float, interval_ms: floa
                 response.raise_for_status()
                 last = None
                 async for line in response.aiter_lines():
-                    if not line.startswith("data: {") or '"content":" the"' not in line:
+                    if '"content":"' not in line or '"content":""' in line:
                         continue
                     now = time.monotonic()
                     if last is not None:

@@ -34,8 +34,8 @@ STEP_LEN = 3
 
 def find_agent(name: str) -> Path | None:
     """The program of an agent, or `None` if it is not installed."""
-    path = FOLDER / "node_modules" / ".bin" / name
-    return path if path.exists() else None
+    paths = (FOLDER / "node_modules" / ".bin" / name, FOLDER / name / "bin" / name)
+    return next((path for path in paths if path.exists()), None)
 
 
 @dataclass
@@ -50,6 +50,8 @@ class ShellModel:
     tool: str
     command_key: str = "command"
     arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    farewell: str = ""
+    """A word that ends the task, said by the shell before the report; most agents have none."""
     breaks_off: bool = False
     """The first answer of a turn has no end."""
     prompts: list[list[int]] = field(default_factory=list[list[int]])
@@ -76,15 +78,17 @@ class ShellModel:
             return self._opening(prompt) + "A small command"
         self.prompts.append(submitted.prompt_token_ids)
         if "<|observation|>" not in prompt:
-            return self._opening(prompt) + "Running it." + self._call()
-        seen = RESULT if RESULT in prompt else "nothing"
-        return self._opening(prompt) + f"The shell said {seen}."
+            return self._opening(prompt) + "Running it." + self._call(COMMAND)
+        report = f"The shell said {RESULT if RESULT in prompt else 'nothing'}."
+        if self.farewell:
+            return self._opening(prompt) + "Done." + self._call(f"echo {self.farewell} && echo '{report}'")
+        return self._opening(prompt) + report
 
     def _opening(self, prompt: str) -> str:
         return "I look first.</think>" if prompt.endswith("<think>") else ""
 
-    def _call(self) -> str:
-        arguments = {self.command_key: COMMAND} | dict(self.arguments)
+    def _call(self, command: str) -> str:
+        arguments = {self.command_key: command} | dict(self.arguments)
         written = "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in arguments.items())
         return f"<tool_call>{self.tool}{written}</tool_call>"
 

@@ -66,12 +66,25 @@ def opencode(package: str) -> Callable[[Path, str, Path], tuple[list[Any], dict[
     return command
 
 
+def mini(program: Path, url: str, home: Path) -> tuple[list[Any], dict[str, str]]:
+    environment = {
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_COST_TRACKING": "ignore_errors",
+        "MSWEA_GLOBAL_CONFIG_DIR": str(home),
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": "none",
+    }
+    return [program, "-y", "--exit-immediately", "-l", "0", "-m", f"openai/{MODEL}", "-t", TASK], environment
+
+
+FAREWELL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 DESCRIBED = {"description": "Run a small command"}
 CLAUDE_CODE = Agent("claude-code", "claude", lambda: ShellModel("Bash", arguments=DESCRIBED), claude_code)
 CODEX = Agent("codex", "codex", lambda: ShellModel("exec_command", "cmd"), codex)
 AGENTS = [
     CLAUDE_CODE,
     CODEX,
+    Agent("mini-swe-agent", "mini", lambda: ShellModel("bash", farewell=FAREWELL), mini),
     *(
         Agent(f"opencode-{package}", "opencode", lambda: ShellModel("bash", arguments=DESCRIBED), opencode(package))
         for package in ("@ai-sdk/openai-compatible", "@ai-sdk/anthropic", "@ai-sdk/openai")
