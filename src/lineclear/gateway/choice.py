@@ -181,7 +181,7 @@ class ChoiceAssembler:
 
     def _interpret(self, fragment: Fragment) -> list[Part]:
         parts: list[Part] = []
-        for piece in self._splitter.push(fragment):
+        for piece in self._splitter.push(fragment, is_in_call=self._tool_calls.is_in_call):
             if isinstance(piece, Reasoning):
                 parts.append(piece)
             elif self._format.tools:

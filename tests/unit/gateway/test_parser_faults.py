@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from lineclear.gateway.fragments import Marker
 from lineclear.gateway.served_model import SamplingDefaults, ServedModel, TextAssets
 from lineclear.gateway.template import ChatTemplate
 from lineclear.gateway.tokenization import Tokenization
@@ -107,6 +110,37 @@ def test_an_answer_that_ends_anywhere_is_the_same_both_ways(surface: Surface, fi
     for end in range(len(token_ids)):
         said = both_ways(surface, token_ids[:end], range(end), finish_reason, thinks=True)
         assert (said.finish == "length") == (finish_reason == "length")
+
+
+pieces = st.one_of(
+    st.sampled_from([marker.value for marker in Marker]),
+    st.sampled_from([CALL, "run", "run_in", "list_files", "command", "timeout", " ", "\n", '"', "12", "{", "é"]),
+)
+
+
+@every_surface
+@given(
+    text=st.lists(pieces, max_size=14).map("".join),
+    cuts=st.lists(st.integers(0, 200), max_size=12),
+    finish_reason=st.sampled_from(["stop", "length"]),
+    thinks=st.booleans(),
+)
+@example(
+    text="<tool_call>run<arg_key>command</arg_key><arg_value>a<think>b</think>c",
+    cuts=[],
+    finish_reason="stop",
+    thinks=False,
+)
+def test_any_mess_of_tags_is_the_same_however_it_is_cut(
+    surface: Surface, text: str, cuts: list[int], finish_reason: str, thinks: bool
+) -> None:
+    token_ids = encode(text)
+    borders = [cut % (len(token_ids) + 1) for cut in cuts]
+    said = both_ways(surface, token_ids, borders, finish_reason, thinks=thinks)
+    assert said == both_ways(surface, token_ids, (), finish_reason, thinks=thinks)
+    for name, arguments in said.calls:
+        assert name in {function["name"] for function in FUNCTIONS}
+        assert isinstance(json.loads(arguments), dict)
 
 
 @every_surface
