@@ -115,6 +115,13 @@ def test_a_tool_call_streams_with_the_arguments_of_the_prompt_and_its_result_is_
     assert num_exact >= 4
 
 
+def test_a_call_that_must_be_made_is_made(client: anthropic.Anthropic) -> None:
+    tools = tools_of(tasks(1)[0])
+    asked = ASKED | {"max_tokens": 200, "tools": tools, "tool_choice": {"type": "tool", "name": tools[0]["name"]}}
+    message = client.messages.create(**asked)
+    assert [(block.type, message.stop_reason) for block in message.content] == [("tool_use", "tool_use")]
+
+
 def test_thinking(client: anthropic.Anthropic) -> None:
     message = client.messages.create(**ASKED, thinking={"type": "adaptive"})
     assert message.content[0].type == "thinking"

@@ -47,7 +47,7 @@ class AnswerFormat:
     """How a choice's tokens are read.
 
     `interprets_tags` is off for plain completions, whose text is shown as it is. Without `tools` no call is looked for.
-    With `single_call` the first complete call ends the choice.
+    With `single_call` the first complete call ends the choice. `opened_call` is the tool whose call the prompt ends in.
     """
 
     stop_strings: tuple[str, ...] = ()
@@ -57,6 +57,7 @@ class AnswerFormat:
     starts_thinking: bool = False
     tools: tuple[ToolDefinition, ...] = ()
     single_call: bool = False
+    opened_call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,9 @@ class ChoiceAssembler:
             starts_thinking=answer_format.starts_thinking, has_tools=bool(answer_format.tools)
         )
         self._tool_calls = ToolCallParser(answer_format.tools)
+        self._begun: list[Part] = []
+        if answer_format.opened_call:
+            self._begun = self._tool_calls.begin(answer_format.opened_call)
         self._stop_strings = StopStrings(answer_format.stop_strings)
         self._pending: deque[PlacedToken] = deque()
         self._num_characters = 0
@@ -130,7 +134,7 @@ class ChoiceAssembler:
         self.draft = output.draft or self.draft
         if self._finish is not None:
             return ChoiceDelta()
-        parts: list[Part] = []
+        parts, self._begun = self._begun, []
         stop_reason = self._push_tokens(output, parts)
         if self._finish is None and output.finish_reason is not None:
             stop_reason = self._end(output, parts)

@@ -9,28 +9,42 @@ from lineclear.gateway.fragments import Content, Part, Reasoning, ToolCallArgume
 from lineclear.protocol.drafts import DraftCounts
 
 
+class Pieces(list[str]):
+    """A text in the pieces in which it came: a long one comes in very many. How it was cut makes no difference."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the texts are the same."""
+        return isinstance(other, Pieces) and str(self) == str(other)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - as of any list
+
+    def __str__(self) -> str:
+        """The whole text."""
+        return "".join(self)
+
+
 @dataclass(slots=True)
 class CollectedText:
-    """A run of text of the answer itself; pieces, because a long answer comes in very many."""
+    """A run of text of the answer itself."""
 
-    pieces: list[str]
+    pieces: Pieces
 
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self.pieces)
+        return str(self.pieces)
 
 
 @dataclass(slots=True)
 class CollectedReasoning:
     """A run of text that the model thought."""
 
-    pieces: list[str]
+    pieces: Pieces
 
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self.pieces)
+        return str(self.pieces)
 
 
 @dataclass(slots=True)
@@ -38,13 +52,13 @@ class CollectedToolCall:
     """A tool call as far as it was written; `is_complete` once its arguments are a JSON object."""
 
     name: str
-    pieces: list[str] = field(default_factory=list[str])
+    pieces: Pieces = field(default_factory=Pieces)
     is_complete: bool = False
 
     @property
     def arguments(self) -> str:
         """The arguments so far."""
-        return "".join(self.pieces)
+        return str(self.pieces)
 
 
 Block: TypeAlias = CollectedText | CollectedReasoning | CollectedToolCall
@@ -94,9 +108,9 @@ class CollectedChoice:
             case ToolCallEnd(), CollectedToolCall():
                 last.is_complete = True
             case Content(text), _:
-                self.blocks.append(CollectedText([text]))
+                self.blocks.append(CollectedText(Pieces([text])))
             case Reasoning(text), _:
-                self.blocks.append(CollectedReasoning([text]))
+                self.blocks.append(CollectedReasoning(Pieces([text])))
             case ToolCallStart(_, name), _:
                 self.blocks.append(CollectedToolCall(name))
             case ((ToolCallArguments() | ToolCallEnd()), _):

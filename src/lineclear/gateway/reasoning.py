@@ -2,8 +2,8 @@
 
     THINKING ── </think> · <tool_call> ──▶ ANSWERING ── <think> ──▶ THINKING
 
-A tool call ends the thinking even if the model forgot to close it. Tags that make no sense where they stand are text, and
-so are those inside a call: nothing is thought in the middle of an argument.
+A tool call ends the thinking even if the model forgot to close it. Tags that make no sense where they stand are text,
+and so are those inside a call: nothing is thought in the middle of an argument.
 """
 
 from enum import Enum, auto

@@ -102,15 +102,21 @@ class ChatTemplate:
         """
         values = _values(conversation)
         texts = _read_texts(values, conversation.param)
-        guard = _unused_guard([*texts, conversation.continuation], conversation.param)
+        guard = _unused_guard([*texts, conversation.continuation, conversation.opened_call], conversation.param)
         guarded = cast("JsonObject", self._break_literals(values, guard))
         rendered = Rendered(self._render(guarded, conversation, guard), guard)
-        return self._begin_answer(rendered, conversation.continuation) if conversation.continuation else rendered
+        if not conversation.continuation and not conversation.opened_call:
+            return rendered
+        return self._begin_answer(rendered, conversation)
 
-    def _begin_answer(self, rendered: Rendered, continuation: str) -> Rendered:
-        """The answer begins with what was sent; nothing is thought before it."""
-        closing = Marker.THINK_CLOSE.value if rendered.ends_with(Marker.THINK_OPEN.value) else ""
-        return Rendered(rendered.text + closing + self._break_text(continuation, rendered.guard), rendered.guard)
+    def _begin_answer(self, rendered: Rendered, conversation: Conversation) -> Rendered:
+        """The answer begins with what is written here; nothing is thought before it."""
+        guard = rendered.guard
+        text = rendered.text + (Marker.THINK_CLOSE.value if rendered.ends_with(Marker.THINK_OPEN.value) else "")
+        text += self._break_text(conversation.continuation, guard)
+        if conversation.opened_call:
+            text += Marker.TOOL_CALL_OPEN.value + self._break_text(conversation.opened_call, guard)
+        return Rendered(text, guard)
 
     def _render(self, values: JsonObject, conversation: Conversation, guard: str) -> str:
         try:

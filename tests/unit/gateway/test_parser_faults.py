@@ -253,6 +253,37 @@ def test_a_call_of_a_tool_that_is_not_declared_is_text(surface: Surface) -> None
     assert all_ways(surface, "<tool_call></tool_call>") == Said("", "<tool_call></tool_call>", (), "stop")
 
 
+FORCED: dict[str, dict[str, Any]] = {
+    "chat": {"type": "function", "function": {"name": "run"}},
+    "messages": {"type": "tool", "name": "run"},
+    "responses": {"type": "function", "name": "run"},
+}
+
+
+@every_surface
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("<arg_key>command</arg_key><arg_value>ls</arg_value></tool_call>", '{"command": "ls"}'),
+        ("</tool_call>", "{}"),
+        ("", "{}"),
+        ("_in_terminal and I think</tool_call>", "{}"),
+        (f"</tool_call>{CALL} and more", "{}"),
+    ],
+)
+def test_a_call_that_must_be_made_is_made(surface: Surface, text: str, arguments: str) -> None:
+    """The prompt ends in its beginning, so the model cannot but go on with it; whatever it writes, it is one call."""
+    said = all_ways(surface, text, tool_choice=FORCED[surface.name])
+    assert said == Said("", "", (("run", arguments),), "tool_calls")
+    body = surface.body("hello", FUNCTIONS, False)
+    plain, forced = (
+        prepare(surface, each, MODEL).request.choices[0].prompt_token_ids
+        for each in (body, body | {"tool_choice": FORCED[surface.name]})
+    )
+    assert forced[: len(plain)] == plain
+    assert forced[len(plain) :] == encode("<tool_call>run")
+
+
 def results() -> Iterator[tuple[Surface, dict[str, Any]]]:
     """A result in parts, in the words of each API."""
     parts = ["part one, ", "part two"]

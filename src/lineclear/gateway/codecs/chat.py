@@ -97,7 +97,8 @@ class ChatCodec:
                 interprets_tags=True,
                 starts_thinking=rendered.ends_with(Marker.THINK_OPEN.value),
                 tools=choose_tools(conversation.tools, chat.tool_choice).callable_tools,
-                single_call=chat.parallel_tool_calls is False,
+                single_call=chat.parallel_tool_calls is False or bool(conversation.opened_call),
+                opened_call=conversation.opened_call,
             ),
             want_draft_counts=chat.want_draft_figures,
         )
@@ -118,10 +119,11 @@ def read_conversation(chat: ChatBody) -> Conversation:
         raise refuse("chat_template_kwargs", name, "names that are not filled by other fields")
     if chat.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", chat.reasoning_effort)
-    tools = read_tools(chat.tools or [])
+    chosen = choose_tools(read_tools(chat.tools or []), chat.tool_choice)
     return Conversation(
         messages=read_messages(chat.messages),
-        tools=choose_tools(tools, chat.tool_choice).shown_tools,
+        tools=chosen.shown_tools,
+        opened_call=chosen.opened_call,
         template_variables=variables,
         add_generation_prompt=chat.add_generation_prompt is not False,
     )

@@ -55,7 +55,9 @@ class MessagesCodec:
                 interprets_tags=True,
                 starts_thinking=rendered.ends_with(Marker.THINK_OPEN.value),
                 tools=callable_tools,
-                single_call=choice is not None and choice.disable_parallel_tool_use is True,
+                single_call=bool(conversation.opened_call)
+                or (choice is not None and choice.disable_parallel_tool_use is True),
+                opened_call=conversation.opened_call,
             ),
         )
         reply = MessagesReply(
@@ -93,19 +95,20 @@ def read_conversation(asked: MessagesBody) -> tuple[Conversation, tuple[ToolDefi
     if not asked.messages:
         raise refuse("messages", [], "at least one message")
     tools = read_tools(asked.tools or [])
-    chosen = choose_tools(tools, asked.tool_choice)
     read = read_messages(asked.messages, tools)
+    chosen = choose_tools(tools, asked.tool_choice, read.loaded)
     variables = _template_variables(asked)
-    if read.continuation and variables.get("enable_thinking"):
-        allowed = "a message of the user last: an answer that is begun for the model has no thinking"
-        raise refuse(f"messages[{len(asked.messages) - 1}].role", "assistant", allowed)
+    if asked.thinking is not None and variables["enable_thinking"] and (read.continuation or chosen.opened_call):
+        allowed = "disabled: an answer that is begun for the model has no thinking"
+        raise refuse("thinking.type", asked.thinking.type, allowed)
     conversation = Conversation(
         messages=(*_system_messages(asked), *read.messages),
-        tools=chosen.at_once,
+        tools=chosen.shown_tools,
         template_variables=variables,
         continuation=read.continuation,
+        opened_call=chosen.opened_call,
     )
-    return conversation, chosen.callable_tools(read.loaded)
+    return conversation, chosen.callable_tools
 
 
 def _system_messages(asked: MessagesBody) -> tuple[Message, ...]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from lineclear.gateway.codecs.body import convert_field
 from lineclear.gateway.codecs.chat_messages import MAX_TOOL_NAME_LEN
 from lineclear.gateway.codecs.messages_body import ToolBody, ToolChoiceBody
+from lineclear.gateway.codecs.tool_choice import ToolSelection, force_call
 from lineclear.gateway.conversation import JsonObject, ToolDefinition
 from lineclear.gateway.errors import refuse
 
@@ -25,7 +26,9 @@ logger = logging.getLogger(__name__)
 
 _OWN_TYPES = frozenset({None, "custom"})
 
-_CHOICES = "auto or none: a call cannot be forced"
+_CHOICES = (
+    "auto, none, a declared tool by its name; any where one tool may be called: among several a call cannot be forced"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +70,27 @@ def read_tools(bodies: list[JsonObject]) -> DeclaredTools:
     return DeclaredTools(tuple(at_once), deferred)
 
 
-def choose_tools(tools: DeclaredTools, choice: ToolChoiceBody | None) -> DeclaredTools:
-    """Apply a request's `tool_choice`.
+def choose_tools(tools: DeclaredTools, choice: ToolChoiceBody | None, loaded: Iterable[str]) -> ToolSelection:
+    """Apply a request's `tool_choice`, in the way of `tool_choice.choose_tools`.
+
+    Args:
+        tools: the declared ones.
+        choice: what was asked for.
+        loaded: names of tools that results refer to.
 
     Raises:
         InvalidRequestError: It is none of those that are served.
     """
+    callable_tools = tools.callable_tools(loaded)
     if choice is None or choice.type == "auto":
-        return tools
+        return ToolSelection(tools.at_once, callable_tools)
     if choice.type == "none":
-        return DeclaredTools((), {})
-    raise refuse("tool_choice.type", choice.type, _CHOICES)
+        return ToolSelection((), ())
+    if choice.type == "tool":
+        callable_tools = tuple(tool for tool in callable_tools if tool.name == choice.name)
+    elif choice.type != "any":
+        raise refuse("tool_choice.type", choice.type, _CHOICES)
+    return force_call(tools.at_once, callable_tools, choice.name or choice.type, _CHOICES)
 
 
 def _define(tool: ToolBody, path: str) -> ToolDefinition:

@@ -56,7 +56,8 @@ class ResponsesCodec:
                 interprets_tags=True,
                 starts_thinking=rendered.ends_with(Marker.THINK_OPEN.value),
                 tools=callable_tools,
-                single_call=asked.parallel_tool_calls is False,
+                single_call=asked.parallel_tool_calls is False or bool(conversation.opened_call),
+                opened_call=conversation.opened_call,
             ),
         )
         reply = ResponsesReply(context, _echo(asked, sampling), tools)
@@ -81,6 +82,7 @@ def read_conversation(asked: ResponsesBody, tools: ResponseTools) -> tuple[Conve
     conversation = Conversation(
         messages=messages,
         tools=chosen.shown_tools,
+        opened_call=chosen.opened_call,
         template_variables=_template_variables(asked.reasoning),
         param="input",
     )

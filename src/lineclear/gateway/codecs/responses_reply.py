@@ -29,6 +29,7 @@ from lineclear.gateway.collected import (
     CollectedReasoning,
     CollectedText,
     CollectedToolCall,
+    Pieces,
 )
 from lineclear.gateway.errors import ApiError
 from lineclear.gateway.fragments import Content, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
@@ -142,7 +143,7 @@ class ResponsesReply:
         """The events that make an item of this kind the open one."""
         if isinstance(self._open, kind):
             return []
-        return [*self._close(is_cut=False), *self._open_block(kind([]))]
+        return [*self._close(is_cut=False), *self._open_block(kind(Pieces()))]
 
     def _open_block(self, block: Block) -> list[bytes]:
         self._open = block

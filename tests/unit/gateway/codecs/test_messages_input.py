@@ -172,6 +172,8 @@ def test_tools_that_nothing_here_runs_are_dropped() -> None:
     assert [tool.name for tool in read(USER, tools=tools).tools] == ["f"]
     assert read(USER, tools=[TOOL], tool_choice={"type": "auto"}).tools
     assert read(USER, tools=[TOOL], tool_choice={"type": "none"}).tools == ()
+    for choice in ({"type": "any"}, {"type": "tool", "name": "f"}):
+        assert read(USER, tools=[TOOL], tool_choice=choice).opened_call == "f"
 
 
 @pytest.mark.parametrize(
@@ -213,11 +215,14 @@ def test_effort_and_the_shape_of_the_answer() -> None:
         ({"tools": [{"name": " "}]}, "tools[0].name"),
         ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "f", "input_schema": 5}]}, "tools[0].input_schema"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
-        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "sometimes"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}, "tools": [TOOL, TOOL | {"name": "g"}]}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}, "tools": [TOOL], "thinking": {"type": "adaptive"}}, "thinking.type"),
         ({"thinking": {"type": "maybe"}}, "thinking.type"),
         ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
-        ({"messages": [USER, assistant(text("a"))], "thinking": {"type": "enabled"}}, "messages[1].role"),
+        ({"messages": [USER, assistant(text("a"))], "thinking": {"type": "enabled"}}, "thinking.type"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(fields: dict[str, Any], param: str) -> None:

@@ -136,6 +136,7 @@ def test_the_choice_of_tools() -> None:
     assert names("none") == ([], [])
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]}
     assert names(allowed) == (["f", "g"], ["g"])
+    assert names({"type": "function", "name": "g"}) == (["f", "g"], ["g"])
 
 
 @pytest.mark.parametrize(
