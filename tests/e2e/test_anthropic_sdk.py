@@ -116,8 +116,10 @@ def test_a_tool_call_streams_with_the_arguments_of_the_prompt_and_its_result_is_
 
 
 def test_a_call_that_must_be_made_is_made(client: anthropic.Anthropic) -> None:
-    tools = tools_of(tasks(1)[0])
-    asked = ASKED | {"max_tokens": 200, "tools": tools, "tool_choice": {"type": "tool", "name": tools[0]["name"]}}
+    task = tasks(1)[0]
+    tools = tools_of(task)
+    asked = ASKED | {"messages": task.messages, "max_tokens": 200, "tools": tools}
+    asked |= {"tool_choice": {"type": "tool", "name": tools[0]["name"]}}
     message = client.messages.create(**asked)
     assert [(block.type, message.stop_reason) for block in message.content] == [("tool_use", "tool_use")]
 

@@ -105,11 +105,12 @@ def test_a_tool_call_streams_with_the_arguments_of_the_prompt(client: openai.Ope
 
 
 def test_a_call_that_must_be_made_is_made(client: openai.OpenAI) -> None:
-    tools: list[Any] = tool_tasks(1)[0].tools or []
+    task = tool_tasks(1)[0]
+    tools: list[Any] = task.tools or []
     name = tools[0]["function"]["name"]
     choice: Any = {"type": "function", "function": {"name": name}}
     answer = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, tools=tools, tool_choice=choice, temperature=0, max_tokens=200
+        model=MODEL, messages=task.messages, tools=tools, tool_choice=choice, temperature=0, max_tokens=200
     ).choices[0]
     assert answer.message.content is None
     [call] = answer.message.tool_calls or []
