@@ -109,7 +109,18 @@ class Service:
         self.worker.kill()
         self.worker = self._start_worker(self.worker.life + 1)
 
+    def start_spare(self) -> ScriptedWorker:
+        """Another worker, which gets what the first one has no room for, or can serve no more."""
+        spare = self._start(1, "worker-1")
+        self._gateway.wait_for("workers: worker-0, worker-1")
+        return spare
+
     def _start_worker(self, life: int) -> ScriptedWorker:
+        worker = self._start(life, "worker-0")
+        self._gateway.wait_for("workers: worker-0")
+        return worker
+
+    def _start(self, life: int, worker_id: str) -> ScriptedWorker:
         facts: dict[str, object] = {
             "vocab_size": self._model.tokenization.vocabulary.size,
             "max_model_len": 131_072,
@@ -117,11 +128,13 @@ class Service:
             "max_running": 8,
             "decisive": {"model": model_digest(checkpoint_path())},
         }
-        worker = ScriptedWorker(
-            f"tcp:{self._control}", script=self._model, facts=model_facts(**facts | self._limits), life=life
+        return ScriptedWorker(
+            f"tcp:{self._control}",
+            script=self._model,
+            facts=model_facts(**facts | self._limits),
+            life=life,
+            worker_id=worker_id,
         )
-        self._gateway.wait_for("workers: worker-0")
-        return worker
 
 
 @contextmanager

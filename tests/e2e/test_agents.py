@@ -139,6 +139,27 @@ def test_an_agent_asks_again_when_its_stream_breaks_off(agent: Agent, program: P
     assert model.prompts[0] == model.prompts[1]
 
 
+@pytest.mark.parametrize("agent", [AGENTS[0], AGENTS[4]], ids=lambda agent: agent.name)
+def test_an_agent_of_anthropics_api_asks_again_at_once_where_another_worker_serves(
+    agent: Agent, program: Path, tmp_path: Path
+) -> None:
+    """It is told the error, and repeats the request, in one piece."""
+    model = agent.model()
+    model.breaks_off = True
+    with serving(model) as service:
+        spare = service.start_spare()
+        killer = threading.Thread(target=lambda: (model.has_broken_off.wait(), service.worker.kill()))
+        killer.start()
+        try:
+            printed = run(agent, program, service, tmp_path)
+        finally:
+            model.has_broken_off.set()
+            killer.join()
+            spare.kill()
+    assert f"The shell said {RESULT}." in printed, printed
+    assert model.prompts[0] == model.prompts[1]
+
+
 @each_agent
 def test_an_agent_waits_for_a_full_server(agent: Agent, program: Path, tmp_path: Path) -> None:
     model = agent.model()

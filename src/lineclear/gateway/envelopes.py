@@ -20,6 +20,8 @@ REQUEST_ID_KEY = "lineclear.request_id"
 
 _MESSAGES = "/v1/messages"
 
+OVERLOADED = "overloaded_error"
+
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -29,7 +31,7 @@ _ANTHROPIC_TYPES = {
     413: "request_too_large",
     415: "invalid_request_error",
     429: "rate_limit_error",
-    503: "overloaded_error",
+    503: OVERLOADED,
 }
 
 
@@ -45,6 +47,17 @@ def envelope(error: ApiError, scope: Scope) -> dict[str, Any]:
 
 
 def anthropic_envelope(error: ApiError, request_id: str) -> dict[str, Any]:
-    """The same for a client of Anthropic's API, and what an `error` event of a stream says."""
-    kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
+    """The same for a client of Anthropic's API."""
+    return _anthropic(_ANTHROPIC_TYPES.get(error.status, "api_error"), error, request_id)
+
+
+def anthropic_event(error: ApiError, request_id: str) -> dict[str, Any]:
+    """What a stream says that could not be completed, where the same request would be served now.
+
+    In that place clients ask again after this type of error alone: after `api_error` some end their session.
+    """
+    return _anthropic(OVERLOADED, error, request_id)
+
+
+def _anthropic(kind: str, error: ApiError, request_id: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}

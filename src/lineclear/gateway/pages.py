@@ -147,6 +147,9 @@ class Pages:
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
             "owned_by": "lineclear",
             "max_model_len": model.max_sequence_len,
+            "lifecycle": "active",
+            "max_input_tokens": model.max_prompt_len,
+            "max_tokens": model.max_sequence_len,
         }
 
 

@@ -1,5 +1,6 @@
 """Anthropic's Messages API over real sockets, against workers that say what the test tells them."""
 
+import concurrent.futures
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,8 +8,9 @@ from typing import Any
 
 import httpx
 import msgspec
+import openai
 import pytest
-from anthropic.types import Message
+from anthropic.types import Message, ModelInfo
 
 from lineclear.gateway.ledger import Outcome
 from lineclear.gateway.tokenization import Tokenization
@@ -216,6 +218,36 @@ def test_tokens_are_counted_as_they_are_sent(start_gateway: StartGateway, tokeni
     assert tokenization.encode_text("be brief")
 
 
+def test_many_counts_at_once_are_answered_by_a_full_server(start_gateway: StartGateway) -> None:
+    """An agent counts its tools and memories, one request each, all at once."""
+    gateway = start_gateway(max_waiting=0)
+    worker = gateway.start_worker(facts=model_facts(max_running=1))
+
+    def count(idx: int) -> int:
+        body = {"messages": [{"role": "user", "content": "foo"}], "tools": [TOOLS[0] | {"name": f"tool_{idx}"}]}
+        return gateway.client.post(f"{PATH}/count_tokens", json=body).json()["input_tokens"]
+
+    with open_stream(gateway), concurrent.futures.ThreadPoolExecutor(12) as pool:
+        submitted = worker.next_submitted()
+        assert all(num_tokens > 10 for num_tokens in pool.map(count, range(25)))
+        worker.send(wire.SequenceOutput(sequence_id=submitted.sequence_id, finish_reason="stop"))
+
+
+def test_the_list_of_models_is_read_by_clients_of_both_families(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    gateway.start_worker()
+    listing = gateway.client.get("/v1/models?limit=1000").json()
+    [model] = listing["data"]
+    assert ModelInfo.model_validate(model).max_input_tokens == 4095
+    assert openai.types.Model.model_validate(model).id == "tiny"
+    assert (listing["object"], listing["has_more"], listing["first_id"], listing["last_id"]) == (
+        "list",
+        False,
+        "tiny",
+        "tiny",
+    )
+
+
 # Errors
 
 
@@ -350,7 +382,7 @@ def test_a_stream_that_cannot_be_completed_tells_where_another_would_be_served(
         next_event(lines, "content_block_delta")
         worker.kill()
         [error] = [event for event in parse_events("\n".join(lines)) if event["type"] == "error"]
-    assert (error["error"]["type"], bool(error["request_id"])) == ("api_error", True)
+    assert (error["error"]["type"], bool(error["request_id"])) == ("overloaded_error", True)
     assert num_ended(gateway, Outcome.FAILED) == 1
 
 

@@ -23,7 +23,7 @@ from lineclear.gateway.collected import (
     CollectedText,
     CollectedToolCall,
 )
-from lineclear.gateway.envelopes import anthropic_envelope
+from lineclear.gateway.envelopes import anthropic_event
 from lineclear.gateway.errors import ApiError
 from lineclear.gateway.fragments import Content, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
 from lineclear.gateway.generation import CallContext, LastWords
@@ -85,7 +85,7 @@ class MessagesReply:
         """The error as an event where another request would be accepted; else nothing but the cut."""
         if not is_ready:
             return _CUT
-        return LastWords(typed_event(anthropic_envelope(error, self._request_id)), is_ending=True)
+        return LastWords(typed_event(anthropic_event(error, self._request_id)), is_ending=True)
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """A message."""
