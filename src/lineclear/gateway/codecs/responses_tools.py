@@ -41,21 +41,26 @@ class DeclaredTool:
 
 @dataclass(frozen=True)
 class ResponseTools:
-    """The tools of a request, by the names that the model is shown."""
+    """The tools of a request, each with the name that the model is shown."""
 
-    by_shown_name: dict[str, DeclaredTool]
+    declared: tuple[tuple[str, DeclaredTool], ...]
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What the model is shown."""
-        return tuple(_define(name, tool) for name, tool in self.by_shown_name.items())
+        return tuple(_define(name, tool) for name, tool in self.declared)
 
     def shown_name(self, name: str, namespace: str | None) -> str:
         """The name under which the model knows a tool; a tool that is not declared keeps its own."""
         return self._shown_names.get((name, namespace), name)
 
     @cached_property
+    def by_shown_name(self) -> dict[str, DeclaredTool]:
+        """The tools by the names that the model is shown; of two with one name the later."""
+        return dict(self.declared)
+
+    @cached_property
     def _shown_names(self) -> dict[tuple[str, str | None], str]:
-        return {(tool.name, tool.namespace): shown for shown, tool in self.by_shown_name.items()}
+        return {(tool.name, tool.namespace): shown for shown, tool in self.declared}
 
 
 def read_tools(bodies: list[JsonObject]) -> ResponseTools:
@@ -66,7 +71,7 @@ def read_tools(bodies: list[JsonObject]) -> ResponseTools:
     """
     tools = list(_read_all(bodies, "tools", namespace=None))
     num_by_name = Counter(tool.name for tool in tools)
-    return ResponseTools({_shown_name(tool, is_unique=num_by_name[tool.name] == 1): tool for tool in tools})
+    return ResponseTools(tuple((_shown_name(tool, is_unique=num_by_name[tool.name] == 1), tool) for tool in tools))
 
 
 def _read_all(bodies: list[JsonObject], parent: str, namespace: str | None) -> Iterator[DeclaredTool]:
