@@ -2,7 +2,7 @@
 
 All ratios are of one run on one machine, on `lineclear-tiny`. A 32k-token prompt is asked cold, then again with its KV
 on the device, in host memory, and on disk by an engine that has just started. The replay takes the requests of real
-coding agents (prefix structure and order; tokens are made up, `SCALE` times fewer), with a device pool of a quarter of
+coding agents (prefix structure and order; tokens are made up, 16 times fewer), with a device pool of a quarter of
 what they need, and compares the share of prompt tokens that were found with that of a pool that keeps everything.
 
     LINECLEAR_DATA=../shared python -m bench.bench_tiers [--only NAME ...] [--json FILE]
@@ -10,20 +10,17 @@ what they need, and compares the share of prompt tokens that were found with tha
 
 import argparse
 import gc
-import json
 import os
-import random
 import statistics
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench.sessions import BLOCK_SIZE, KV_BYTES_PER_TOKEN, Replay, archive_path, load_replay
 from lineclear.base.ids import SequenceId
 from lineclear.bundled import checkpoint_path
 from lineclear.bundled.corpus import load_corpus
@@ -42,19 +39,10 @@ from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.sequence import Sequence
 
 PROMPT_LEN = 32_768
-BLOCK_SIZE = 16
 NUM_TURNS = 9
 NUM_OVERLAP_TURNS = 5
 ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 
-SCALE = 16
-"""Real tokens for one of the replay."""
-TRACE_BLOCK_LEN = 64
-"""Real tokens of one hash id."""
-NUM_SESSIONS = 8
-MAX_REQUESTS = 12
-"""Of one session; the real ones go on for hundreds."""
-MAX_LEN = 3_000
 WORKING_SET_RATIO = 4
 
 
@@ -184,20 +172,11 @@ def overlap() -> Iterator[Figure]:
     yield Figure("load_hidden_behind_compute", statistics.median(hidden))
 
 
-@dataclass(frozen=True)
-class Replay:
-    """Prompts in the order in which they come."""
-
-    prompts: list[list[int]]
-    working_set_tokens: int
-
-
 def replay() -> Iterator[Figure]:
     """Share of prompt tokens found by sessions that need four times the device pool."""
-    sessions = load_replay(Path(os.environ["LINECLEAR_DATA"]) / "data/claude-code-sessions/sessions.tar.xz")
-    longest = max(map(len, sessions.prompts))
-    pool_tokens = max(sessions.working_set_tokens // WORKING_SET_RATIO, longest + 64)
-    host_gib = 1.3 * sessions.working_set_tokens * 5184 / 2**30
+    sessions = load_replay(archive_path(os.environ["LINECLEAR_DATA"]))
+    pool_tokens = sessions.pool_tokens(WORKING_SET_RATIO)
+    host_gib = 1.3 * sessions.working_set_tokens * KV_BYTES_PER_TOKEN / 2**30
     yield Figure("replay_requests", len(sessions.prompts))
     yield Figure("replay_working_set", sessions.working_set_tokens, "tokens")
     yield Figure("replay_working_set_ratio", sessions.working_set_tokens / pool_tokens, "x the device pool")
@@ -221,35 +200,6 @@ def _replay(sessions: Replay, pool_tokens: int, cache: CacheConfig | None) -> tu
     figures = bench.engine.statistics().scheduler
     bench.engine.close()
     return figures.cached_prompt_tokens / figures.prompt_tokens, statistics.mean(seconds)
-
-
-def load_replay(path: Path) -> Replay:
-    """Read sessions, scale them down, and put their requests in the order of their times."""
-    with tarfile.open(path) as archive:
-        members = sorted((each for each in archive if each.isfile()), key=lambda each: each.name)[: 4 * NUM_SESSIONS]
-        traces = [json.load(archive.extractfile(member)) for member in members]  # type: ignore[arg-type]
-    timed: list[tuple[float, list[int]]] = []
-    working_set, num_sessions = 0, 0
-    for number, trace in enumerate(traces):
-        requests = [each for each in trace["requests"] if each.get("hash_ids")][:MAX_REQUESTS]
-        prompts = [(each["t"], _tokens(number, each["hash_ids"])) for each in requests]
-        prompts = [(at, prompt) for at, prompt in prompts if BLOCK_SIZE < len(prompt) <= MAX_LEN]
-        if len(prompts) < MAX_REQUESTS // 2 or num_sessions == NUM_SESSIONS:
-            continue
-        num_sessions += 1
-        timed += prompts
-        working_set += max(len(prompt) for _, prompt in prompts)
-    timed.sort(key=lambda each: each[0])
-    return Replay([prompt for _, prompt in timed], working_set)
-
-
-def _tokens(session: int, hash_ids: list[int]) -> list[int]:
-    """Some tokens for each hash id, the same for the same id of a session."""
-    tokens: list[int] = []
-    for hash_id in hash_ids:
-        rng = random.Random(session * 1_000_003 + hash_id)
-        tokens += [rng.randrange(1, 1000) for _ in range(TRACE_BLOCK_LEN // SCALE)]
-    return tokens
 
 
 def corpus_tokens() -> list[int]:

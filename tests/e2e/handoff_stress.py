@@ -25,6 +25,7 @@ NUM_PROMPTS = 64
 MAX_TOKENS = 6
 NUM_PREFILL = 3
 """With one, whose writes land in their order, a late write would always come before those of the block's next owner."""
+NUM_PREFILL_OF_RANKS = 2
 FIRST_TOKEN_SECONDS = 6.0
 """Some requests time out."""
 LEAVING_SHARE = 0.25
@@ -56,13 +57,12 @@ def _tokens(response: httpx.Response) -> list[str]:
     return response.json()["choices"][0]["logprobs"]["tokens"]
 
 
-def stress(num_requests: int, mover: str, *, is_safe: bool = True) -> list[Figure]:
-    """Run so many requests, and judge every answer."""
+def stress(num_requests: int, mover: str, *, is_safe: bool = True, num_ranks: int = 1) -> list[Figure]:
+    """Run so many requests, and judge every answer; each prefill instance has so many processes."""
     prompts = _prompts()
     expected = _expected(prompts)
-    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as free:
-        control = f"127.0.0.1:{free.getsockname()[1]}"
-        free.close()
+    with ExitStack() as stack:
+        control = _free_address()
         gateway = stack.enter_context(
             running(["-m", "lineclear", "gateway", "--control", control, "--port", "0", "--log-level", "warning"])
         )
@@ -70,9 +70,11 @@ def stress(num_requests: int, mover: str, *, is_safe: bool = True) -> list[Figur
         lab = ["-m", "tests.e2e.lab_worker", *([] if is_safe else ["--unsafe"]), "worker", "--join", control]
         lab += ["--mover", mover, "--max-total-tokens", str(POOL_TOKENS), "--min-handoff-tokens", "16"]
         lab += ["--log-level", "error", "--no-prefix-cache", "--first-token-seconds", str(FIRST_TOKEN_SECONDS)]
-        prefill_ids = [f"p{idx}" for idx in range(NUM_PREFILL)]
-        for role, worker_id in (("decode", "d0"), *(("prefill", each) for each in prefill_ids)):
-            worker = stack.enter_context(running([*lab, "--role", role, "--worker-id", worker_id]))
+        prefill_ids = [f"p{idx}" for idx in range(NUM_PREFILL if num_ranks == 1 else NUM_PREFILL_OF_RANKS)]
+        stack.enter_context(running([*lab, "--role", "decode", "--worker-id", "d0"])).wait_for("joined")
+        for worker_id in prefill_ids:
+            for arguments in _ranks_of(worker_id, num_ranks):
+                worker = stack.enter_context(running([*lab, *arguments]))
             worker.wait_for("joined")
         gateway.wait_for(f"workers: d0; prefill: {', '.join(prefill_ids)}")
         counts = asyncio.run(_run_clients(url, prompts, expected, num_requests))
@@ -87,7 +89,22 @@ def stress(num_requests: int, mover: str, *, is_safe: bool = True) -> list[Figur
         "blocks_held_after": figures['lineclear_worker_blocks_held{worker="d0"}'],
         "blocks_quarantined_after": figures['lineclear_handoff_blocks_quarantined{worker="d0"}'],
     }  # fmt: skip
-    return [Figure(f"handoff_stress_{mover}_{name}", value) for name, value in named.items()]
+    kind = mover if num_ranks == 1 else f"{mover}_ranks"
+    return [Figure(f"handoff_stress_{kind}_{name}", value) for name, value in named.items()]
+
+
+def _ranks_of(worker_id: str, num_ranks: int) -> list[list[str]]:
+    """How the processes of an instance are started, the first rank last: it joins when all are there."""
+    flags = ["--role", "prefill", "--worker-id", worker_id]
+    if num_ranks == 1:
+        return [flags]
+    flags += ["--cp", str(num_ranks), "--cp-leader", _free_address()]
+    return [[*flags, "--cp-rank", str(rank)] for rank in reversed(range(num_ranks))]
+
+
+def _free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def _is_failure(name: str) -> bool:
@@ -139,10 +156,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--mover", default="shm", choices=["shm", "nixl"])
+    parser.add_argument("--ranks", type=int, default=1, help="processes of each prefill instance")
     parser.add_argument("--unsafe", action="store_true", help="without the rule: wrong answers are expected")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    print_figures(stress(arguments.requests, arguments.mover, is_safe=not arguments.unsafe), arguments.json)
+    figures = stress(arguments.requests, arguments.mover, is_safe=not arguments.unsafe, num_ranks=arguments.ranks)
+    print_figures(figures, arguments.json)
 
 
 if __name__ == "__main__":

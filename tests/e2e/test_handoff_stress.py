@@ -9,11 +9,13 @@ from tests.e2e.handoff_stress import stress
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("mover", ["shm", "nixl"])
-def test_no_answer_is_wrong_and_nothing_stays_behind(mover: str) -> None:
+@pytest.mark.parametrize(("mover", "num_ranks"), [("shm", 1), ("nixl", 1), ("shm", 2)])
+def test_no_answer_is_wrong_and_nothing_stays_behind(mover: str, num_ranks: int) -> None:
     if mover == "nixl" and find_spec("nixl_cu13") is None:
         pytest.skip("nixl is not installed: pip install 'lineclear[nixl]'")
-    figures = {figure.name.removeprefix(f"handoff_stress_{mover}_"): figure.value for figure in stress(120, mover)}
+    kind = mover if num_ranks == 1 else f"{mover}_ranks"
+    measured = stress(120, mover, num_ranks=num_ranks)
+    figures = {figure.name.removeprefix(f"handoff_stress_{kind}_"): figure.value for figure in measured}
     assert figures["answers_wrong"] == figures["errors"] == 0
     assert (
         sum(figures[name] for name in ("answers_right", "clients_left", "refused", "timed_out")) == figures["requests"]

@@ -25,8 +25,7 @@ class Cluster:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.control = f"127.0.0.1:{free.getsockname()[1]}"
+        self.control = free_address()
         self.gateway = self.start("gateway", "--control", self.control, "--port", "0")
         self.url = self.gateway.wait_for(r"gateway on (http://[^,]+)")[1]
 
@@ -38,6 +37,11 @@ class Cluster:
 
     def start(self, *arguments: str) -> Program:
         return self._stack.enter_context(running(["-m", "lineclear", *arguments]))
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -67,6 +71,49 @@ def test_workers_that_joined_answer_as_one_process_does(expected: Answers, clust
     figures = settled_figures(cluster.url)
     assert figures['lineclear_handoff_tokens_total{worker="d0"}'] > 0
     check_invariants(cluster.url)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_ranks_that_are_started_one_by_one_find_each_other_and_leave_together(
+    expected: Answers, cluster: Cluster, asked: int
+) -> None:
+    decode = cluster.join("decode", "d0")
+    leader = free_address()
+    named = ("--role", "prefill", "--join", cluster.control, "--max-total-tokens", "32768", "--cp", "2")
+    ranks = [
+        cluster.start("worker", *named, "--cp-rank", str(rank), "--cp-leader", leader, "--worker-id", f"p{rank}")
+        for rank in (1, 0)
+    ][::-1]
+    ranks[0].wait_for(f"p0: joined {cluster.control}")
+    ranks[1].wait_for("p1: rank 1 of 2: ready")
+    decode.wait_for("prefill instance p0, rank 1 of 2, .* is connected")
+    assert asyncio.run(ask_all(cluster.url)) == expected
+    figures = settled_figures(cluster.url)
+    assert figures['lineclear_handoff_tokens_total{worker="d0"}'] > 0
+    check_invariants(cluster.url)
+    ranks[asked].signal(signal.SIGTERM)
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    assert asyncio.run(ask_all(cluster.url)) == expected
+    assert settled_figures(cluster.url)["lineclear_workers_lost_total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--cp", "3"), r"cp: 2 here, 3 there"),
+        (("--cp", "2", "--block-size", "8"), r"block_size: got '8 on cp_rank 1', allowed: 16, as on cp_rank 0"),
+        (("--cp", "2", "--kv-layout", "replicated"), r"kv_layout: got 'replicated on cp_rank 1'"),
+    ],
+)
+def test_a_rank_that_does_not_fit_is_refused_with_the_difference(
+    cluster: Cluster, options: tuple[str, ...], told: str
+) -> None:
+    leader = free_address()
+    named = ("--role", "prefill", "--join", cluster.control, "--max-total-tokens", "8192", "--cp-leader", leader)
+    cluster.start("worker", *named, "--cp", "2", "--cp-rank", "0")
+    other = cluster.start("worker", *named, "--cp-rank", "1", *options)
+    assert other.wait_for(told)
+    assert other.wait() == 2
 
 
 def test_workers_leave_when_they_are_done_and_others_take_over(expected: Answers, cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from tests.e2e.processes import Program, running
 pytestmark = pytest.mark.e2e
 
 CONTROL_PORT = 7177
+RANK_CONNECTED = "prefill instance both, rank [01] of 2, .* is connected"
 LINKS = ("--heartbeat-seconds", "0.2", "--peer-timeout-seconds", "3")
 
 
@@ -77,6 +78,33 @@ def test_kv_goes_from_host_to_host_and_a_cut_between_them_costs_nobody_the_answe
     assert prefill.wait() != 0
     start(*_join(control, "prefill", "there"), within=other_host.within)
     decode_again.wait_for("prefill instance there, .* is connected")
+
+
+def test_ranks_on_two_hosts_answer_as_one_and_a_cut_between_them_costs_nobody_the_answer(
+    expected: Answers, other_host: OtherHost, start: Callable[..., Program]
+) -> None:
+    control = f"{other_host.here}:{CONTROL_PORT + 1}"
+    gateway = start("gateway", "--control", control, "--port", "0", *LINKS)
+    url = gateway.wait_for(r"gateway on (http://[^,]+)")[1]
+    decode = start(*_join(control, "decode", "here"))
+    leader = ("--cp", "2", "--cp-leader", f"{other_host.here}:{CONTROL_PORT + 2}", "--rank-timeout-seconds", "2")
+    first = start(*_join(control, "prefill", "both"), *leader)
+    second = start(*_join(control, "prefill", "both"), *leader, "--cp-rank", "1", within=other_host.within)
+    for _ in range(2):
+        decode.wait_for(RANK_CONNECTED)
+
+    assert asyncio.run(ask_all(url)) == expected
+    assert settled_figures(url)['lineclear_handoff_tokens_total{worker="here"}'] > 0
+
+    decode_again = start(*_join(control, "decode", "also-here"))  # with a prefix tree that is empty
+    for _ in range(2):
+        decode_again.wait_for(RANK_CONNECTED)
+    assert asyncio.run(ask_all(url, other_host.cut)) == expected
+    settled_figures(url)
+    check_invariants(url)
+    assert first.wait() != 0
+    other_host.mend()
+    assert second.wait() != 0
 
 
 def test_the_example_for_two_hosts_works_as_it_stands(other_host: OtherHost) -> None:  # noqa: ARG001 - skips where it cannot

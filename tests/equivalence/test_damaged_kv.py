@@ -58,6 +58,18 @@ def test_kv_that_is_not_finite_ends_its_readers_with_an_error_and_is_not_read_ag
     assert engine.statistics().scheduler.num_damaged == 1
 
 
+def test_what_damage_has_left_in_free_blocks_harms_nobody() -> None:
+    """Neither in block 0, with which tables are padded, nor in the part of a block that a sequence has not come to."""
+    expected = [each.token_ids for each in ask(build_engine(CONFIG, checkpoint_path()), (5, 6, 7), temperature=0.0)[0]]
+    engine = build_engine(CONFIG, checkpoint_path())
+    for layer in range(MODEL.num_cache_layers):
+        slots = torch.arange(engine.store.num_blocks * CONFIG.block_size)
+        engine.store.write(layer, "latent", slots, torch.full((len(slots), MODEL.latent_width), math.nan))
+    (short, long), _ = ask(engine, (5, 6, 7), SUSPECT, temperature=0.0)
+    assert (short.finish_reason, long.finish_reason) == ("length", "length")
+    assert [short.token_ids] == expected
+
+
 def test_a_draft_layer_that_is_not_finite_costs_drafts_and_no_answer() -> None:
     engine = build_engine(CONFIG, checkpoint_path())
     (whole,), block_ids = ask(engine, SUSPECT, temperature=0.8)

@@ -9,7 +9,7 @@ from tests.property.handoff_world import HandoffWorld, until, world_with_a_write
 
 
 def _orders_that_arrive(world: HandoffWorld) -> int:
-    events = world.prefill.links.poll()
+    events = world.prefill.ranks[0].links.poll()
     return sum(isinstance(event, PeerSaid) and isinstance(event.message, PrefillOrder) for event in events)
 
 

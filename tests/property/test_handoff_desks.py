@@ -13,12 +13,15 @@ import pytest
 
 from lineclear.kv.offload_policy import OffloadPolicy, PrefetchPolicy
 from lineclear.kv.tiers import TiersConfig
+from lineclear.protocol.handoff.names import Epoch
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.sequence import Sequence, SequenceState
-from lineclear.transport.movers.fake import FakeAdmission
+from lineclear.transport.movers.fake import FakeAdmission, FakeWriter
 from lineclear.worker.decode_desk import DecodeDesk
+from lineclear.worker.instances import Instance
+from lineclear.worker.prefill_desk import PrefillDesk
 from tests.property.handoff_world import PATIENCE_SECONDS, HandoffWorld, PrefillSide
 from tests.property.hasty_desk import HastyDesk, end_remote_write_once
 from tests.property.toy_engine import EOS, VOCAB_SIZE, reference
@@ -30,7 +33,7 @@ MAX_OPEN = 5
 
 ACTIONS = {
     "submit": 10, "turn_decode": 30, "turn_prefill": 25, "land": 25, "wait": 4, "cancel": 1, "fail": 0.5, "lose": 0.4,
-    "kill_prefill": 0.5, "start_prefill": 3, "cut_link": 0.5, "fall_silent": 2,
+    "kill_prefill": 0.5, "start_prefill": 3, "cut_link": 0.5, "fall_silent": 2, "turn_follower": 25,
 }  # fmt: skip
 
 
@@ -38,7 +41,13 @@ class Walk:
     """One world, and a random source that decides what happens in it."""
 
     def __init__(
-        self, seed: int, folder: Path, desk: Callable[..., DecodeDesk] = DecodeDesk, *, has_tiers: bool = False
+        self,
+        seed: int,
+        folder: Path,
+        desk: Callable[..., DecodeDesk] = DecodeDesk,
+        *,
+        has_tiers: bool = False,
+        num_ranks: int = 1,
     ) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
@@ -55,9 +64,9 @@ class Walk:
         block_size = rng.choice((1, 2, 4))
         num_blocks = [-(-rng.choice((40, 60, 120)) // block_size) for _ in range(2)]
         tiers = (_draw_tiers(rng, block_size), rng) if has_tiers else None
-        self.world = HandoffWorld(folder, config, block_size, *num_blocks, desk, tiers)
+        self.world = HandoffWorld(folder, config, block_size, *num_blocks, desk, tiers, num_ranks)
         self.cancelled: set[int] = set()
-        self.lost: set[tuple[object, int]] = set()
+        self.lost: set[tuple[FakeWriter, int]] = set()
 
     def run(self) -> None:
         names, weights = list(ACTIONS), list(ACTIONS.values())
@@ -87,26 +96,30 @@ class Walk:
     def turn_prefill(self) -> None:
         self.world.turn_prefill()
 
+    def turn_follower(self) -> None:
+        self.world.turn_follower(self.rng.choice((0, 1, 1, 10)))
+
     def wait(self) -> None:
         self.world.time += self.rng.choice((0.1, 0.3, 1.0, 5.0))
 
     def land(self) -> None:
-        if (ticket := self._flying()) is not None:
-            self.world.prefill.writer.land(ticket, self.rng.choice((1, 2, None)))
+        if (flight := self._flying()) is not None:
+            flight[0].land(flight[1], self.rng.choice((1, 2, None)))
 
     def fail(self) -> None:
-        if (ticket := self._flying()) is not None:
-            self.world.prefill.writer.fail(ticket)
+        if (flight := self._flying()) is not None:
+            flight[0].fail(flight[1])
 
     def lose(self) -> None:
-        key = (self.world.prefill, self._flying())
-        if key[1] is not None and key not in self.lost:
-            self.lost.add(key)
-            self.world.prefill.writer.lose(key[1])
+        if (flight := self._flying()) is not None and flight not in self.lost:
+            self.lost.add(flight)
+            flight[0].lose(flight[1])
 
     def kill_prefill(self) -> None:
+        """One of its ranks, and with it all of it."""
         if self.world.prefill is not None:
-            self.world.kill_prefill()
+            alive = [number for number, rank in enumerate(self.world.prefill.ranks) if rank.is_alive]
+            self.world.kill_rank(self.rng.choice(alive))
 
     def start_prefill(self) -> None:
         if self.world.prefill is None:
@@ -127,9 +140,10 @@ class Walk:
                 break
             world.time += 0.1
             self.start_prefill()
-            while self._flying() is not None:
-                self.world.prefill.writer.land(self._flying())
+            while (flight := self._flying()) is not None:
+                flight[0].land(flight[1])
             world.turn_prefill()
+            world.turn_follower(10)
             world.turn_decode()
             world.turn_copies()
         assert not self.is_open(), "no liveness"
@@ -141,15 +155,15 @@ class Walk:
 
     def is_open(self) -> bool:
         world = self.world
-        is_settled = not world.decode_desk.statistics().num_open and world.prefill and world.prefill.desk.is_settled
+        is_settled = not world.decode_desk.statistics().num_open and world.prefill and world.prefill.is_settled
         engines = [world.decode, world.prefill.engine] if world.prefill else [world.decode]
         is_copying = any(engine.tiers is not None and engine.copies for engine in engines)
         return not is_settled or world.decode.has_work or bool(self._open_sequences()) or is_copying
 
-    def _flying(self) -> int | None:
-        if self.world.prefill is None or not self.world.prefill.writer.flying:
-            return None
-        return self.rng.choice(self.world.prefill.writer.flying)
+    def _flying(self) -> tuple[FakeWriter, int] | None:
+        """One of the writes that may still land."""
+        flying = self.world.prefill.flying() if self.world.prefill else []
+        return self.rng.choice(flying) if flying else None
 
     def _open_sequences(self) -> list[Sequence]:
         sequences = self.world.decode.sequences.values()
@@ -175,10 +189,12 @@ class Walk:
 def walk(tmp_path: Path) -> Iterator[Callable[..., Walk]]:
     walks: list[Walk] = []
 
-    def make(seed: int, desk: Callable[..., DecodeDesk] = DecodeDesk, *, has_tiers: bool = False) -> Walk:
+    def make(
+        seed: int, desk: Callable[..., DecodeDesk] = DecodeDesk, *, has_tiers: bool = False, num_ranks: int = 1
+    ) -> Walk:
         folder = tmp_path / str(len(walks))
         folder.mkdir()
-        walks.append(Walk(seed, folder, desk, has_tiers=has_tiers))
+        walks.append(Walk(seed, folder, desk, has_tiers=has_tiers, num_ranks=num_ranks))
         return walks[-1]
 
     yield make
@@ -186,16 +202,17 @@ def walk(tmp_path: Path) -> Iterator[Callable[..., Walk]]:
         each.world.close()
 
 
-def test_every_answer_is_right_and_ends_once_whatever_happens(walk: Callable[..., Walk]) -> None:
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_every_answer_is_right_and_ends_once_whatever_happens(walk: Callable[..., Walk], num_ranks: int) -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(NUM_WALKS):
-        each = walk(seed)
+        each = walk(seed, num_ranks=num_ranks)
         each.run()
         statistics = each.world.decode_desk.statistics()
         outcomes.update({"done": statistics.num_done, **statistics.num_failed})
         each.world.close()
     # What the walks are for has happened, and often.
-    assert outcomes["done"] > 4 * NUM_WALKS
+    assert outcomes["done"] > 3 * NUM_WALKS
     for reason in ("cancelled", "peer_lost", "write_failed", "write_unknown"):
         assert outcomes[reason] >= 5, outcomes
 
@@ -248,6 +265,25 @@ def test_the_walks_find_source_blocks_that_nobody_holds(
     assert _finds_a_fault(walk, DecodeDesk)
 
 
+def test_the_walks_find_a_source_that_is_held_for_one_rank_alone(
+    walk: Callable[..., Walk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def release_for(self: PrefillDesk, rank: int, epoch: Epoch) -> None:
+        if rank == 0:
+            self._blocks.end_read(self._computing.pop(epoch).reader)
+
+    monkeypatch.setattr(PrefillDesk, "_release_for", release_for)
+    assert _finds_a_fault(walk, DecodeDesk, num_ranks=2)
+
+
+def test_the_walks_find_a_line_that_is_clear_of_one_rank_alone(
+    walk: Callable[..., Walk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decode takes the first rank's word for all of them."""
+    monkeypatch.setattr(Instance, "peers", property(lambda self: (self.ranks[0].peer,)))
+    assert _finds_a_fault(walk, DecodeDesk, num_ranks=2)
+
+
 def test_a_link_that_breaks_while_the_instance_computes_costs_no_life(walk: Callable[..., Walk]) -> None:
     world = walk(0).world
     prefill, desk = _connected(world)
@@ -294,11 +330,11 @@ def _turn_both(world: HandoffWorld) -> None:
         world.turn_prefill()
 
 
-def _finds_a_fault(walk: Callable[..., Walk], desk: Callable[..., DecodeDesk]) -> bool:
+def _finds_a_fault(walk: Callable[..., Walk], desk: Callable[..., DecodeDesk], num_ranks: int = 1) -> bool:
     """Whether one of the walks reads what it should not, or ends wrong."""
     for seed in range(NUM_WALKS):
         try:
-            walk(seed, desk).run()
+            walk(seed, desk, num_ranks=num_ranks).run()
         except AssertionError:
             return True
     return False

@@ -24,6 +24,7 @@ def configs(draw: st.DrawFn) -> ScheduleConfig:
         double_cost_len=draw(st.sampled_from([1, 5, 100])),
         min_handoff_tokens=draw(st.integers(1, 6)),
         eos_token_ids=frozenset({EOS}),
+        max_step_blocks=draw(st.one_of(st.none(), st.integers(1, 20))),
     )
 
 

@@ -60,7 +60,9 @@ def test_a_word_for_another_life_frees_nothing(world: HandoffWorld, peer: Peer) 
 def test_the_word_is_for_good(world: HandoffWorld) -> None:
     assert world.decode_desk.vouch(LIFE) == 3
     assert world.decode_desk.vouch(LIFE) == 0
-    world.decode_desk.on_instances([str(world.prefill.endpoint)])  # it is there again, with the identity it had
+    world.decode_desk.on_instances(
+        [str(world.prefill.ranks[0].endpoint)]
+    )  # it is there again, with the identity it had
     for _ in range(200):
         world.time += 0.05
         world.turn_decode()

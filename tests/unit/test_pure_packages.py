@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PURE = ("base", "config", "protocol", "kv", "schedule", "speculate")
+PURE = ("base", "config", "protocol", "kv", "schedule", "speculate", "parallel.planning")
 
 
 @pytest.mark.parametrize("package", PURE)

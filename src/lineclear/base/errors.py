@@ -5,7 +5,9 @@ LineclearError
 │   ├── ConfigError               in a flag, a file or the environment
 │   ├── CheckpointError           in a model directory
 │   └── RequestError              in a client's request; `code` is for programs
-└── PeerError                     a remote process's nonsense: closes that peer and is counted
+├── PeerError                     a remote process's nonsense: closes that peer and is counted
+└── RankError                     a rank of this instance cannot go on with a pass: names the rank and its reason
+    └── RankLostError             it is gone, or was not heard of in time: the instance's communicator is over
 
 AssertionError
 └── InvariantError                our own mistake: outside the tree above, so that nobody handles it by accident
@@ -55,6 +57,27 @@ class RequestError(UserError):
 
 class PeerError(LineclearError):
     """A message from another process that no correct peer would send."""
+
+
+class RankError(LineclearError):
+    """A rank of this instance cannot go on with what all ranks do together.
+
+    Args:
+        cp_rank: whose failure it is; every rank raises this error with the same one.
+        reason: in that rank's words.
+    """
+
+    def __init__(self, cp_rank: int, reason: str) -> None:
+        self.cp_rank = cp_rank
+        self.reason = reason
+        super().__init__(cp_rank, reason)
+
+    def __str__(self) -> str:
+        return f"cp_rank {self.cp_rank}: {self.reason}"
+
+
+class RankLostError(RankError):
+    """A rank is gone, or was not heard of within the deadline."""
 
 
 class InvariantError(AssertionError):

@@ -15,7 +15,7 @@ from lineclear.cli.announcer import Announcer
 from lineclear.cli.checkpoint_facts import CheckpointFacts, read_checkpoint_facts
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
 from lineclear.cli.run_folder import run_folder
-from lineclear.cli.supervisor import Supervisor, control_socket, peer_socket
+from lineclear.cli.supervisor import Supervisor, control_socket, peer_socket, rank_socket
 from lineclear.config.components import ModelSource, ServeConfig
 from lineclear.config.resolve import Resolved, Source
 from lineclear.transport.endpoint import MAX_UNIX_PATH_LEN
@@ -32,13 +32,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
     fitted = fit_checkpoint(resolve_arguments(arguments))
     with run_folder() as folder:
-        _check_length(folder, fitted.config.num_prefill)
+        _check_length(folder, fitted.config)
         return asyncio.run(_supervise(fitted, folder))
 
 
-def _check_length(folder: Path, num_prefill: int) -> None:
+def _check_length(folder: Path, config: ServeConfig) -> None:
     """Raise ConfigError if sockets in the run folder would have names that are too long, also those of later lives."""
-    longest = peer_socket(folder, f"prefill-{num_prefill - 1}", 9999) if num_prefill else control_socket(folder)
+    last = f"prefill-{config.num_prefill - 1}"
+    longest = control_socket(folder)
+    if config.num_prefill:
+        longest = (
+            peer_socket(folder, last, 9999) if config.ranks.cp == 1 else f"{rank_socket(folder, last, 9999)}.store"
+        )
     if len(os.fsencode(longest)) > MAX_UNIX_PATH_LEN:
         parent = folder.parent
         num_bytes = MAX_UNIX_PATH_LEN - len(os.fsencode(longest)) + len(os.fsencode(parent))

@@ -1,7 +1,6 @@
 """What a gateway or a worker needs that is started alone, without a supervisor."""
 
 import signal
-import socket
 from collections.abc import Sequence
 from types import FrameType
 from typing import Self
@@ -23,22 +22,6 @@ def control_endpoint(flag: str, text: str | None) -> TcpEndpoint:
         raise ConfigError(flag, text, "HOST:PORT") from None
     assert isinstance(endpoint, TcpEndpoint)
     return endpoint
-
-
-def address_towards(endpoint: TcpEndpoint) -> str:
-    """The address of this machine that packets to an endpoint would come from. Sends nothing.
-
-    Raises:
-        ConfigError: There is no way there.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(endpoint.host, endpoint.port or 1, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError as error:
-        allowed = f"an address that can be reached ({error})"
-        raise ConfigError("join", f"{endpoint.host}:{endpoint.port}", allowed) from error
 
 
 class Stop:

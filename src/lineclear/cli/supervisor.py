@@ -24,7 +24,8 @@ from pathlib import Path
 from lineclear.base.errors import LineclearError
 from lineclear.cli.announcer import Announcer
 from lineclear.cli.child import GatewayStart, WorkerStart
-from lineclear.cli.child_process import ChildProcess, describe_exit
+from lineclear.cli.child_group import ChildGroup
+from lineclear.cli.child_process import describe_exit
 from lineclear.cli.exit_codes import EXIT_CRASH_LOOP, EXIT_INTERRUPTED, EXIT_USER_ERROR
 from lineclear.cli.restarts import RestartPolicy
 from lineclear.cli.worker_watch import WorkerWatch
@@ -64,7 +65,7 @@ class Supervisor:
         self._config = config
         self._announcer = announcer
         self._folder = folder
-        self._children: dict[str, ChildProcess] = {}
+        self._children: dict[str, ChildGroup] = {}
         self._seats = {_name(seat, config): seat for seat in seats(config)}
         patience = config.link.peer_timeout_seconds
         self._watches = {
@@ -110,11 +111,11 @@ class Supervisor:
         """Keep a process alive; return the exit code when that makes no sense any more."""
         policy = RestartPolicy(self._config.supervisor)
         for life in itertools.count(1):
-            start = self._start_message(name, life)
+            starts = self._start_messages(name, life)
             command = GATEWAY if name == GATEWAY else WORKER
             # The name comes last, so that a list of processes tells who is who.
-            program = (*self._program, command, "--child", name)
-            child = self._children[name] = await ChildProcess.start(program, start)
+            programs = [(*self._program, command, "--child", each) for each in _process_names(name, len(starts))]
+            child = self._children[name] = await ChildGroup.start(programs, starts)
             code = await child.watch(lambda report: self._on_report(name, report))
             self._announcer.on_end(name)
             if name in self._watches:
@@ -133,15 +134,28 @@ class Supervisor:
             await asyncio.sleep(wait)
         raise AssertionError("lives are countless")
 
-    def _start_message(self, name: str, life: int) -> GatewayStart | WorkerStart:
+    def _start_messages(self, name: str, life: int) -> list[GatewayStart] | list[WorkerStart]:
+        """One for each process."""
         control_endpoint = str(UnixEndpoint(control_socket(self._folder)))
         if name == GATEWAY:
-            return GatewayStart(self._config, control_endpoint)
+            return [GatewayStart(self._config, control_endpoint)]
         seat = dataclasses.replace(self._seats[name], life=life)
-        if seat.role is Role.PREFILL:
-            peer_endpoint = str(UnixEndpoint(peer_socket(self._folder, seat.worker_id, life)))
-            seat = dataclasses.replace(seat, peer_endpoint=peer_endpoint)
-        return WorkerStart(self._config, control_endpoint, seat)
+        if seat.role is not Role.PREFILL:
+            return [WorkerStart(self._config, control_endpoint, seat)]
+        rank_endpoint = str(UnixEndpoint(rank_socket(self._folder, seat.worker_id, life)))
+        return [
+            WorkerStart(
+                self._config,
+                control_endpoint,
+                dataclasses.replace(
+                    seat,
+                    rank=rank,
+                    rank_endpoint=rank_endpoint,
+                    peer_endpoint=str(UnixEndpoint(peer_socket(self._folder, seat.worker_id, life, rank))),
+                ),
+            )
+            for rank in range(seat.num_ranks)
+        ]
 
     def _on_report(self, name: str, report: Report) -> None:
         if isinstance(report, GatewayListening):  # its next life must be found at the same place
@@ -195,19 +209,30 @@ def control_socket(folder: Path) -> str:
     return str(folder / "control")
 
 
-def peer_socket(folder: Path, worker_id: str, life: int) -> str:
-    """Where one life of a prefill instance listens for decode workers."""
-    return str(folder / f"{worker_id}.{life}")
+def peer_socket(folder: Path, worker_id: str, life: int, rank: int = 0) -> str:
+    """Where one life of a prefill instance, or a rank of it, listens for decode workers."""
+    return str(folder / f"{_process_names(worker_id, rank + 1)[rank]}.{life}")
+
+
+def rank_socket(folder: Path, worker_id: str, life: int) -> str:
+    """Where its first rank listens for the others; what they meet at has the same name and more."""
+    return str(folder / f"{worker_id}.ranks.{life}")
 
 
 def seats(config: ServeConfig) -> list[Seat]:
     """The workers of a service: those that take requests first."""
     num_prefill, num_decode = config.num_prefill, config.handoff.decode
-    share = 1 / (num_prefill + num_decode)
+    cp = config.ranks.cp
+    share = 1 / (num_prefill * cp + num_decode)
     role, stem = (Role.DECODE, "decode") if num_prefill else (Role.COLOCATED, "worker")
     serving = [Seat(f"{stem}-{idx}", 0, role, memory_share=share) for idx in range(num_decode)]
-    prefill = [Seat(f"prefill-{idx}", 0, Role.PREFILL, memory_share=share) for idx in range(num_prefill)]
+    prefill = [Seat(f"prefill-{i}", 0, Role.PREFILL, memory_share=share, num_ranks=cp) for i in range(num_prefill)]
     return serving + prefill
+
+
+def _process_names(name: str, count: int) -> list[str]:
+    """What the processes of a worker are called: the first as the worker, the others by their rank as well."""
+    return [name, *(f"{name}.{rank}" for rank in range(1, count))]
 
 
 def _name(seat: Seat, config: ServeConfig) -> str:

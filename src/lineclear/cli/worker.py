@@ -10,9 +10,11 @@ from lineclear.base.errors import ConfigError
 from lineclear.cli.child import WorkerStart, begin_child, reporting_failure, start_logging
 from lineclear.cli.option_flags import add_option_flags, resolve_arguments
 from lineclear.cli.serve import fit_checkpoint
-from lineclear.cli.standalone import Stop, address_towards, control_endpoint
+from lineclear.cli.standalone import Stop, control_endpoint
+from lineclear.config.components import ServeConfig
 from lineclear.protocol.roles import Role
 from lineclear.transport.endpoint import TcpEndpoint
+from lineclear.transport.link import address_towards
 from lineclear.transport.reports import Loading, Report, WorkerReady
 from lineclear.worker.process import run_worker
 from lineclear.worker.seat import Seat
@@ -28,6 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peer-host",
         metavar="HOST",
         help="prefill: where decode workers reach it. Default: the address that leads to the gateway.",
+    )
+    parser.add_argument(
+        "--cp-rank", metavar="N", help="prefill, with --cp: which of the instance's processes this is. Default: 0."
+    )
+    parser.add_argument(
+        "--cp-leader",
+        metavar="HOST:PORT",
+        help="prefill, with --cp: where the process with --cp-rank 0 listens for the others.",
     )
     parser.add_argument("--child", metavar="NAME", help=argparse.SUPPRESS)  # of `lineclear serve`
     add_option_flags(parser)
@@ -45,8 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_alone(arguments: argparse.Namespace) -> int:
     config = fit_checkpoint(resolve_arguments(arguments)).config
-    gateway = control_endpoint("join", arguments.join)
     role = _role(arguments.role)
+    rank = _rank(arguments.cp_rank, role, config)
+    rank_endpoint = str(control_endpoint("cp_leader", arguments.cp_leader)) if _has_ranks(role, config) else ""
+    gateway = control_endpoint("join", arguments.join)
     start_logging(config)
     worker_id = arguments.worker_id or f"{role}-{platform.node()}-{os.getpid()}"
     life = time.time_ns() // 1_000_000  # one that is started again under its name has a larger one
@@ -63,10 +75,31 @@ def _run_alone(arguments: argparse.Namespace) -> int:
                 pass
 
     with Stop((signal.SIGTERM, signal.SIGINT)) as stop:
-        seat = Seat(worker_id, life, role, peer_endpoint)
+        seat = Seat(
+            worker_id,
+            life,
+            role,
+            peer_endpoint,
+            rank=rank,
+            num_ranks=config.ranks.cp if role is Role.PREFILL else 1,
+            rank_endpoint=rank_endpoint,
+        )
         run_worker(config, seat, control_endpoint=str(gateway), report=report, leave=stop)
     print(f"{worker_id}: left", flush=True)
     return 0
+
+
+def _has_ranks(role: Role, config: ServeConfig) -> bool:
+    return role is Role.PREFILL and config.ranks.cp > 1
+
+
+def _rank(text: str | None, role: Role, config: ServeConfig) -> int:
+    if text is None:
+        return 0
+    num_ranks = config.ranks.cp if role is Role.PREFILL else 1
+    if not text.isascii() or not text.isdigit() or int(text) >= num_ranks:
+        raise ConfigError("cp_rank", text, f"0 to {num_ranks - 1}, with --role prefill and --cp {config.ranks.cp}")
+    return int(text)
 
 
 def _role(text: str | None) -> Role:

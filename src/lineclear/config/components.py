@@ -197,6 +197,37 @@ class HandoffConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RanksConfig:
+    """The processes of one prefill instance, which compute its prompts together."""
+
+    cp: Annotated[
+        int,
+        Option("Processes of each prefill instance: the tokens of a prompt are dealt to them.", allowed=Range(1, 64)),
+    ] = 1
+    kv_layout: Annotated[
+        Literal["layersplit", "replicated"],
+        Option("Whether each rank of an instance stores its share of the layers, or all of them."),
+    ] = "layersplit"
+    staging_gib: Annotated[
+        float | None,
+        Option(
+            "GiB of each rank for what it reads of others' layers; auto: the longest sequence and a batch.",
+            allowed=Range(0, 65_536),
+            none_word="auto",
+        ),
+    ] = None
+    rank_timeout_seconds: Annotated[
+        float,
+        Option(
+            "How long a rank waits for another one within a step before the instance ends.", allowed=Range(0.1, 3600)
+        ),
+    ] = 30.0
+
+    def __post_init__(self) -> None:
+        check_component(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinkConfig:
     """The control links between the gateway and its workers."""
 
@@ -250,6 +281,7 @@ class ServeConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     handoff: HandoffConfig = field(default_factory=HandoffConfig)
+    ranks: RanksConfig = field(default_factory=RanksConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
 
@@ -259,6 +291,8 @@ class ServeConfig:
             raise ConfigError("prefill", self.handoff.prefill, allowed)
         if self.cache.host_cache_gib and not self.engine.prefix_cache:
             raise ConfigError("host_cache_gib", self.cache.host_cache_gib, "0 without prefix_cache")
+        if self.ranks.cp > 1 and not self.num_prefill:
+            raise ConfigError("cp", self.ranks.cp, "1 where no worker only prefills: ranks compute prompts")
 
     @property
     def num_prefill(self) -> int:

@@ -21,6 +21,7 @@ from lineclear.config.components import (
     HandoffConfig,
     LinkConfig,
     ModelSource,
+    RanksConfig,
     ServeConfig,
     SupervisorConfig,
 )
@@ -33,6 +34,7 @@ COMPONENTS: Mapping[str, type[Any]] = {
     "cache": CacheConfig,
     "gateway": GatewayConfig,
     "handoff": HandoffConfig,
+    "ranks": RanksConfig,
     "link": LinkConfig,
     "supervisor": SupervisorConfig,
 }

@@ -58,32 +58,41 @@ def prepare_batch(
     plan: Plan, sequences: Mapping[SequenceId, Sequence], *, block_size: int, device: torch.device
 ) -> PreparedBatch:
     """Lay a plan's chunks out one after the other."""
+    chunks = place_chunks(plan, sequences)
     token_ids: list[int] = []
-    runs: list[_Run] = []
+    runs: list[Run] = []
+    for each in chunks:
+        start, end = each.chunk.start, each.chunk.end
+        token_ids += each.sequence.token_ids(start, end)
+        runs.append(Run(start, end, each.sequence.block_table))
+    batch = lay_out(token_ids, runs, block_size=block_size, device=device)
+    return PreparedBatch(batch, chunks, torch.tensor(sampled_rows(chunks), dtype=torch.int64, device=device))
+
+
+def place_chunks(plan: Plan, sequences: Mapping[SequenceId, Sequence]) -> tuple[PreparedChunk, ...]:
+    """Give a plan's chunks their rows, one after the other."""
     chunks: list[PreparedChunk] = []
-    sampled_rows: list[int] = []
     for chunk in plan.chunks:
-        sequence = sequences[chunk.sequence_id]
-        prepared = PreparedChunk(chunk, sequence, first_row=len(token_ids))
-        token_ids += sequence.token_ids(chunk.start, chunk.end)
-        runs.append(_Run(chunk.start, chunk.end, sequence.block_table))
-        chunks.append(prepared)
-        if chunk.samples:
-            sampled_rows += range(prepared.first_sampled_row, len(token_ids))
-    batch = _lay_out(token_ids, runs, block_size=block_size, device=device)
-    return PreparedBatch(batch, tuple(chunks), torch.tensor(sampled_rows, dtype=torch.int64, device=device))
+        first_row = chunks[-1].end_row if chunks else 0
+        chunks.append(PreparedChunk(chunk, sequences[chunk.sequence_id], first_row))
+    return tuple(chunks)
+
+
+def sampled_rows(chunks: Items[PreparedChunk]) -> list[int]:
+    """For each sampling chunk the row of its last real token and those of its drafts."""
+    return [row for each in chunks if each.chunk.samples for row in range(each.first_sampled_row, each.end_row)]
 
 
 def prepare_draft_step(
     positions: Items[int], block_tables: Items[BlockTable], *, block_size: int, device: torch.device
 ) -> Batch:
     """One token of each sequence, at the given positions; the draft layer does not use the token ids."""
-    runs = [_Run(position, position + 1, table) for position, table in zip(positions, block_tables, strict=True)]
-    return _lay_out([0] * len(runs), runs, block_size=block_size, device=device)
+    runs = [Run(position, position + 1, table) for position, table in zip(positions, block_tables, strict=True)]
+    return lay_out([0] * len(runs), runs, block_size=block_size, device=device)
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """Consecutive positions `[start, end)` of one sequence."""
 
     start: int
@@ -91,7 +100,8 @@ class _Run:
     block_table: BlockTable
 
 
-def _lay_out(token_ids: list[int], runs: Items[_Run], *, block_size: int, device: torch.device) -> Batch:
+def lay_out(token_ids: Items[int], runs: Items[Run], *, block_size: int, device: torch.device) -> Batch:
+    """The tensors of runs of tokens, one after the other; a sequence may have several runs."""
     positions: list[np.ndarray] = []
     slots: list[np.ndarray] = []
     segments: list[Segment] = []

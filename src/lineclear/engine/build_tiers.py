@@ -18,7 +18,7 @@ from lineclear.engine.free_memory import free_memory_bytes
 from lineclear.engine.host_memory import HostMemory
 from lineclear.engine.readiness import LoadReadiness
 from lineclear.engine.store import KvStore
-from lineclear.engine.tier_copies import MakeReadiness, TierCopies, open_streams
+from lineclear.engine.tier_copies import Copies, MakeReadiness, TierCopies, open_streams
 from lineclear.kv.layout import Layout
 from lineclear.kv.offload_policy import OffloadPolicy, PrefetchPolicy
 from lineclear.kv.pool import BlockPool
@@ -53,43 +53,66 @@ class BuiltTiers:
     drive: TierDrive
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltCopies:
+    """What executes copies on one rank, and the room that all ranks have."""
+
+    copies: Copies
+    num_host_blocks: int
+    num_disk_blocks: int
+    files: DiskFiles | None
+
+
 def build_tiers(
     cache: CacheConfig,
     config: EngineConfig,
-    model_dir: Path,
-    store: KvStore,
+    built: BuiltCopies,
     pool: BlockPool,
     tree: RadixTree,
     making: TierMaking,
 ) -> BuiltTiers:
-    """Build the tiers below a store.
+    """Build what decides over copies."""
+    tiers_config = TiersConfig(
+        num_host_blocks=built.num_host_blocks,
+        num_disk_blocks=built.num_disk_blocks,
+        offload=OffloadPolicy(cache.offload_policy),
+        prefetch=PrefetchPolicy(cache.prefetch_policy),
+        num_ahead_blocks=-(-config.max_batch_tokens // config.block_size) + config.max_running,
+    )
+    plans = making.make_plans(tiers_config, pool, tree)
+    if built.files is not None:
+        plans.note_on_disk([each.key for each in built.files.scan()], 0)
+    has_timeout = tiers_config.prefetch is PrefetchPolicy.TIMEOUT
+    return BuiltTiers(plans, TierDrive(built.copies, cache.prefetch_seconds if has_timeout else None))
+
+
+def build_copies(
+    cache: CacheConfig,
+    config: EngineConfig,
+    model_dir: Path,
+    store: KvStore,
+    making: TierMaking,
+    agree: Callable[[int], int],
+) -> BuiltCopies:
+    """Build the memories below a store, and what copies between them.
+
+    Budgets are bytes, and ranks may store layers of different sizes: `agree` gives the smallest of their numbers.
 
     Raises: ConfigError for a budget that the machine has no memory for, or that holds no block, or a directory that
         cannot be used.
     """
     layout = store.layout
-    host_layout = layout.with_num_blocks(_num_host_blocks(cache, layout))
+    host_layout = layout.with_num_blocks(agree(_num_host_blocks(cache, layout)))
     host = HostMemory(host_layout, is_pinned=store.device.type == "cuda")
-    num_disk_blocks = _num_disk_blocks(cache, layout)
+    num_disk_blocks = agree(_num_disk_blocks(cache, layout))
     files = _open_files(cache, fingerprint(config, model_dir, layout)) if num_disk_blocks else None
     disk = None
     if files is not None:
         scan_writes = max(1, num_disk_blocks // SCANS_OF_A_BUDGET)
         delay = {} if making.before_file is None else {"before_file": making.before_file}
         disk = DiskStream(files, host.block, scan_writes=scan_writes, **delay)
-    tiers_config = TiersConfig(
-        num_host_blocks=host_layout.num_blocks,
-        num_disk_blocks=num_disk_blocks,
-        offload=OffloadPolicy(cache.offload_policy),
-        prefetch=PrefetchPolicy(cache.prefetch_policy),
-        num_ahead_blocks=-(-config.max_batch_tokens // config.block_size) + config.max_running,
-    )
-    plans = making.make_plans(tiers_config, pool, tree)
     copies = TierCopies(store, host, open_streams(store, making.before_step), disk, making.make_readiness)
-    if files is not None:
-        plans.note_on_disk([each.key for each in files.scan()], 0)
-    has_timeout = tiers_config.prefetch is PrefetchPolicy.TIMEOUT
-    return BuiltTiers(plans, TierDrive(copies, cache.prefetch_seconds if has_timeout else None))
+    return BuiltCopies(copies, host_layout.num_blocks, num_disk_blocks, files)
 
 
 def fingerprint(config: EngineConfig, model_dir: Path, layout: Layout) -> bytes:
@@ -106,12 +129,15 @@ def fingerprint(config: EngineConfig, model_dir: Path, layout: Layout) -> bytes:
         "drafting": bool(config.draft_tokens),
         "batch_invariant": config.batch_invariant,
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device": processor_name(device),
     }
     return hashlib.sha256(repr(sorted(facts.items())).encode()).digest()
 
 
-def _processor() -> str:
+def processor_name(device: torch.device) -> str:
+    """What rounds: another one may give other bits."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 

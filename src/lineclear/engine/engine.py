@@ -6,14 +6,14 @@ one process; nothing else touches them.
 
 import select
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from lineclear.base.ids import SequenceId
-from lineclear.engine.readiness import AlwaysReady
-from lineclear.engine.runner import Runner
+from lineclear.engine.readiness import AlwaysReady, Readiness
 from lineclear.engine.store import KvStore
-from lineclear.engine.tier_copies import CopyStatistics, TierCopies
+from lineclear.engine.tier_copies import Copies, CopyStatistics
 from lineclear.kv.pool import BlockPool, PoolStatistics
 from lineclear.schedule.plan import ChunkResult, Plan, SequenceUpdate
 from lineclear.schedule.scheduler import Scheduler, SchedulerStatistics
@@ -36,10 +36,24 @@ class EngineStatistics:
 class TierDrive:
     """What executes the copies between tiers, and how long a queued sequence waits for the disk."""
 
-    copies: TierCopies
+    copies: Copies
     prefetch_seconds: float | None
     """None: for as long as it takes."""
     now: Callable[[], float] = time.monotonic
+
+
+class PlanRunner(Protocol):
+    """What executes plans; `lineclear.engine.runner.Runner` does it on one rank."""
+
+    def run(
+        self, plan: Plan, sequences: Mapping[SequenceId, Sequence], readiness: Readiness
+    ) -> dict[SequenceId, ChunkResult]:
+        """Execute a plan, waiting for what it reads where it reads it."""
+        ...
+
+    def forget(self, sequence_id: SequenceId) -> None:
+        """Drop what is kept for a sequence between its steps."""
+        ...
 
 
 class Engine:
@@ -53,7 +67,7 @@ class Engine:
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, store: KvStore, pool: BlockPool, tiers: TierDrive | None = None
+        self, scheduler: Scheduler, runner: PlanRunner, store: KvStore, pool: BlockPool, tiers: TierDrive | None = None
     ) -> None:
         self._tiers = tiers
         self._deadlines: dict[SequenceId, float] = {}

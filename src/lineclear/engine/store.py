@@ -5,9 +5,10 @@ for readiness first (P2); `write` is the only way to change one.
 
 Invariants:
 1. No tensor of the store leaves it except through `read`; its `copier` moves whole blocks and gives none out.
-2. A layer has a part exactly if the configuration gives the part a width there.
+2. A layer that is stored has a part exactly if the configuration gives the part a width there.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -36,6 +37,7 @@ class KvStore:
         dtype: element type of all parts.
         memory: zeroed bytes on the CPU that the KV lives in, `kv_layout(...).num_bytes` of them, so that other
             processes can reach it; without it the store takes memory of its own.
+        layers: those that are stored; None for all.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class KvStore:
         device: torch.device,
         dtype: torch.dtype,
         memory: memoryview | None = None,
+        layers: Collection[int] | None = None,
     ) -> None:
-        self.layout: Final = kv_layout(config, num_blocks, block_size, dtype)
+        self.layout: Final = kv_layout(config, num_blocks, block_size, dtype, layers)
         self.device: Final = device
         flat = self._flat = (
             torch.zeros(self.layout.num_bytes, dtype=torch.uint8, device=device)
@@ -110,11 +113,14 @@ class KvStore:
         return tensor
 
 
-def kv_layout(config: GlmConfig, num_blocks: int, block_size: int, dtype: torch.dtype) -> Layout:
-    """Where the KV of a model lies in a memory of so many blocks."""
+def kv_layout(
+    config: GlmConfig, num_blocks: int, block_size: int, dtype: torch.dtype, layers: Collection[int] | None = None
+) -> Layout:
+    """Where the KV of a model, or of some of its layers, lies in a memory of so many blocks."""
     shape = [
         PartShape(layer, part, width * dtype.itemsize)
         for layer in range(config.num_cache_layers)
+        if layers is None or layer in layers
         for part in PARTS
         if (width := config.part_width(layer, part)) is not None
     ]

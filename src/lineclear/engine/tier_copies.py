@@ -11,7 +11,7 @@ Order: the engine's thread calls everything.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from lineclear.engine.block_copier import BlockCopier, block_runs
 from lineclear.engine.copy_stream import CopyStream, CudaStream, Step, ThreadStream, Transfer
@@ -77,6 +77,47 @@ class _Totals:
     waits: WaitCounts = field(default_factory=WaitCounts)
 
 
+class Copies(Protocol):
+    """The acting half of the tiers, as whoever drives it sees it; `TierCopies` is that of one rank."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no copy is under way."""
+        ...
+
+    def start(self, copies: Iterable[Copy]) -> None:
+        """Begin copies, in order."""
+        ...
+
+    def readiness(self, load_ids: Collection[CopyId]) -> Readiness:
+        """What a pass waits with that reads what these loads bring."""
+        ...
+
+    def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
+        """Wait until loads have ended, and return their ends."""
+        ...
+
+    def poll(self) -> list[CopyEnd]:
+        """Return the ends of what has ended since the last call."""
+        ...
+
+    def take_found(self) -> list[PrefixKey]:
+        """Return what a look at the disk has found, if there was one; the oldest first."""
+        ...
+
+    def filenos(self) -> Collection[int]:
+        """Descriptors that are readable when `poll` may have something."""
+        ...
+
+    def statistics(self) -> CopyStatistics:
+        """Totals since the start."""
+        ...
+
+    def close(self) -> None:
+        """End all threads."""
+        ...
+
+
 class TierCopies:
     """The acting half of the tiers of one engine.
 
@@ -129,15 +170,16 @@ class TierCopies:
                     self._start_on_disk(copy)
 
     def readiness(self, load_ids: Collection[CopyId]) -> Readiness:
-        """What a pass waits with that reads what these loads bring."""
-        transfers = [self._loads[load_id][1] for load_id in load_ids]
+        """What a pass waits with that reads what these loads bring; those whose end was told are over."""
+        transfers = [self._loads[load_id][1] for load_id in load_ids if load_id in self._loads]
         return self._make_readiness(transfers, self._part_steps, self._totals.waits) if transfers else AlwaysReady()
 
     def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
-        """Wait until loads have ended, parts that no pass has read included, and return their ends."""
-        for load_id in load_ids:
+        """Wait until loads have ended, parts that no pass has read included; return the ends not told before."""
+        running = [load_id for load_id in load_ids if load_id in self._loads]
+        for load_id in running:
             self._loads[load_id][1].wait_all()
-        return [self._end_load(load_id) for load_id in load_ids]
+        return [self._end_load(load_id) for load_id in running]
 
     def poll(self) -> list[CopyEnd]:
         """Return the ends of what has ended since the last call."""

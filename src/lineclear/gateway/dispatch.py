@@ -350,7 +350,8 @@ class Dispatcher:
     def _announce_instances(self) -> None:
         """Tell every decode worker where the prefill instances are."""
         workers = self._table.workers
-        endpoints = [each.hello.peer_endpoint for each in workers.values() if each.computes_prompts]
+        instances = [each.hello for each in workers.values() if each.computes_prompts]
+        endpoints = [endpoint for hello in instances for endpoint in hello.peer_endpoints]
         for link_id, worker in workers.items():
             if worker.hello.role is Role.DECODE:
                 self._links.send(link_id, wire.PrefillInstances(endpoints=endpoints))

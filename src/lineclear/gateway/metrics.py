@@ -14,7 +14,7 @@ from lineclear.gateway.dispatch import DispatchStatistics
 from lineclear.gateway.ledger import LedgerStatistics
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.worker_table import Worker
-from lineclear.protocol.wire import HandoffStatistics, TierStatistics, WorkerStatistics
+from lineclear.protocol.wire import HandoffStatistics, RankStatistics, TierStatistics, WorkerStatistics
 from lineclear.speculate.counters import accept_length, accept_rate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -176,6 +176,7 @@ def _worker_metrics(workers: list[Worker]) -> Iterator[Metric]:
     handoffs = [(name, each.handoffs) for name, each in reported if each.handoffs is not None]
     yield from _handoff_metrics(handoffs)
     yield from _tier_metrics([(name, each.tiers) for name, each in reported if each.tiers is not None])
+    yield from _rank_metrics([(name, each.ranks) for name, each in reported if each.ranks is not None])
     yield _drafts("proposed", [(name, each.draft.proposed_by_position) for name, each in reported])
     yield _drafts("accepted", [(name, each.draft.accepted_by_position) for name, each in reported])
 
@@ -249,6 +250,31 @@ _TIER_COUNTERS: tuple[tuple[str, str, str, Callable[[TierStatistics], Mapping[st
     ("waits", "", "Times that a pass found a part not ready.", lambda each: {"": each.num_waits}),
     ("wait_seconds", "", "Time that passes waited for parts.", lambda each: {"": each.wait_seconds}),
     ("dropped_blocks", "", "Blocks given up without a copy below.", lambda each: {"": each.dropped_blocks}),
+)
+
+
+def _rank_metrics(reported: list[tuple[str, RankStatistics]]) -> Iterator[Metric]:
+    sizes = GaugeMetricFamily("lineclear_ranks", "Processes that compute prompts together.", labels=["worker"])
+    for worker_id, statistics in reported:
+        sizes.add_metric([worker_id], statistics.num_ranks)
+    yield sizes
+    for name, label, help_text, read in _RANK_COUNTERS:
+        counter = CounterMetricFamily(
+            f"lineclear_ranks_{name}", help_text, labels=["worker", label] if label else ["worker"]
+        )
+        for worker_id, statistics in reported:
+            for word, value in read(statistics).items():
+                counter.add_metric([worker_id, word] if label else [worker_id], value)
+        yield counter
+
+
+_RANK_COUNTERS: tuple[tuple[str, str, str, Callable[[RankStatistics], Mapping[str, float]]], ...] = (
+    ("broadcasts", "", "Broadcasts of KV by the first rank.", lambda each: {"": each.num_broadcasts}),
+    ("sent_bytes", "part", "KV in them, by part.", lambda each: each.sent_bytes),
+    ("gathered_bytes", "", "New rows and results of the first rank.", lambda each: {"": each.gathered_bytes}),
+    ("transfer_seconds", "lane", "Time in which the lane was at work.", lambda each: each.transfer_seconds),
+    ("wait_seconds", "lane", "Time in which a pass stood still for the lane.", lambda each: each.wait_seconds),
+    ("load_wait_seconds", "", "Time in which broadcasts waited for tiers.", lambda each: {"": each.load_wait_seconds}),
 )
 
 

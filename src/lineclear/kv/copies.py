@@ -6,9 +6,10 @@ A copy moves whole blocks with all their parts: latent, index and the draft laye
 blocks are held (see `tiers`); each copy has exactly one end, whatever becomes of the request that it was made for.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, TypeAlias
+
+import msgspec
 
 from lineclear.base.ids import BlockId
 from lineclear.kv.prefix_key import PrefixKey
@@ -34,8 +35,7 @@ class CopyFailure(StrEnum):
     """The disk has no room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True, tag="load"):
     """Host to device; block i of the one goes to block i of the other."""
 
     copy_id: CopyId
@@ -43,8 +43,7 @@ class Load:
     device_block_ids: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Offload:
+class Offload(msgspec.Struct, frozen=True, tag="offload"):
     """Device to host."""
 
     copy_id: CopyId
@@ -52,16 +51,14 @@ class Offload:
     host_block_ids: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFind:
+class DiskFind(msgspec.Struct, frozen=True, tag="disk_find"):
     """Say how many of these are on disk, up to the first that is not; other workers write there too."""
 
     copy_id: CopyId
     keys: tuple[PrefixKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskRead:
+class DiskRead(msgspec.Struct, frozen=True, tag="disk_read"):
     """Disk to host, in order, up to the first that fails."""
 
     copy_id: CopyId
@@ -69,8 +66,7 @@ class DiskRead:
     host_block_ids: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskWrite:
+class DiskWrite(msgspec.Struct, frozen=True, tag="disk_write"):
     """Host to disk, in order, up to the first that fails."""
 
     copy_id: CopyId
@@ -78,8 +74,7 @@ class DiskWrite:
     host_block_ids: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskDelete:
+class DiskDelete(msgspec.Struct, frozen=True, tag="disk_delete"):
     """Give up files. Nobody waits for it: it has no end.
 
     Order: after every earlier write.
@@ -91,8 +86,7 @@ class DiskDelete:
 Copy: TypeAlias = Load | Offload | DiskFind | DiskRead | DiskWrite | DiskDelete
 
 
-@dataclass(frozen=True, slots=True)
-class CopyEnd:
+class CopyEnd(msgspec.Struct, frozen=True):
     """What became of a copy. Nothing of it touches its blocks any more."""
 
     copy_id: CopyId

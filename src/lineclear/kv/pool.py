@@ -106,10 +106,15 @@ class BlockPool:
         if count > len(free):
             return None
         block_ids = sorted(free.popleft() for _ in range(count))
-        for block_id in block_ids:
-            self._num_allocations += 1
-            self._allocations[block_id] = self._num_allocations
-            self._add_hold(block_id, holder)
+        is_tree = holder.kind is HolderKind.TREE
+        for number, block_id in enumerate(block_ids, self._num_allocations + 1):
+            self._allocations[block_id] = number
+            self._holders[block_id][holder] = None
+            if is_tree:
+                self._tree_held[block_id] = 1
+                self._become_idle(block_id)
+        self._num_allocations += count
+        self._num_holds[holder.kind] += count
         return block_ids
 
     def acquire(self, block_ids: Iterable[BlockId], holder: Holder) -> None:
@@ -117,29 +122,39 @@ class BlockPool:
 
         Raises: InvariantError if a block is held by nobody, or by this holder already.
         """
+        all_holders, tree_held = self._holders, self._tree_held
+        is_tree = holder.kind is HolderKind.TREE
+        num_acquired = 0
         for block_id in block_ids:
-            holders = self._holders[block_id]
+            holders = all_holders[block_id]
             if not holders or holder in holders:
                 raise InvariantError(f"acquire: {_named(holder)} asks for {self._described(block_id)}")
-            self._add_hold(block_id, holder)
+            if is_tree:
+                tree_held[block_id] = 1
+            elif tree_held[block_id] and len(holders) == 1:
+                self._num_idle -= 1
+            holders[holder] = None
+            num_acquired += 1
+        self._num_holds[holder.kind] += num_acquired
 
     def release(self, block_ids: Iterable[BlockId], holder: Holder) -> None:
         """End a holder's holds; what nobody holds any more becomes free, in the order given.
 
         Raises: InvariantError if the holder does not hold a block.
         """
+        all_holders, tree_held = self._holders, self._tree_held
         is_tree = holder.kind is HolderKind.TREE
         num_released = 0
         for block_id in block_ids:
-            holders = self._holders[block_id]
+            holders = all_holders[block_id]
             if holder not in holders:
                 raise InvariantError(f"release: {_named(holder)} does not hold {self._described(block_id)}")
             del holders[holder]
             num_released += 1
             if is_tree:
-                self._tree_held[block_id] = 0
+                tree_held[block_id] = 0
                 self._num_idle -= not holders
-            elif len(holders) == 1 and self._tree_held[block_id]:
+            elif tree_held[block_id] and len(holders) == 1:
                 self._become_idle(block_id)
             if not holders:
                 self._retire(block_id)
@@ -226,17 +241,6 @@ class BlockPool:
         )
         num_idle = sum(len(self._holders[block_id]) == 1 for block_id in by_tree)
         _require(num_idle == self._num_idle, "the count of idle blocks is wrong")
-
-    def _add_hold(self, block_id: BlockId, holder: Holder) -> None:
-        holders = self._holders[block_id]
-        if holder.kind is HolderKind.TREE:
-            self._tree_held[block_id] = 1
-            if not holders:
-                self._become_idle(block_id)
-        elif self._tree_held[block_id] and len(holders) == 1:
-            self._num_idle -= 1
-        holders[holder] = None
-        self._num_holds[holder.kind] += 1
 
     def _become_idle(self, block_id: BlockId) -> None:
         self._num_idle += 1

@@ -176,11 +176,19 @@ class RadixTree:
         end = start + self.block_size + 1
         return tokens[start:end].tobytes() if end <= len(tokens) else None
 
-    def insert(self, node: PrefixNode, tokens: "array[int]", block_ids: Sequence[BlockId], now: int) -> PrefixNode:
+    def insert(
+        self,
+        node: PrefixNode,
+        tokens: "array[int]",
+        block_ids: Sequence[BlockId],
+        now: int,
+        prefix_keys: Sequence[PrefixKey] = (),
+    ) -> PrefixNode:
         """Add computed blocks under a node and return the last node of their path.
 
         `tokens` are all the tokens of the prefix: those before the node, those of the blocks, and the one that follows.
-        A prefix that is there already keeps its own block: compare `block_ids(returned)` with those given.
+        A prefix that is there already keeps its own block: compare `block_ids(returned)` with those given. Names that
+        are known already, of the first blocks, need not be made again.
 
         Owns: the tree acquires a hold on each block it adds.
         Raises: InvariantError if the node is gone or the token after the last block is missing.
@@ -194,9 +202,11 @@ class RadixTree:
             node, offset, num_known = child, offset + self._step_bytes, num_known + 1
         added = block_ids[num_known:]
         self._pool.acquire(added, TREE_HOLDER)
-        for block_id in added:
+        for idx, block_id in enumerate(added, num_known):
             node = self._add(node, data[offset : offset + self._key_bytes], block_id)
             offset += self._step_bytes
+            if idx < len(prefix_keys):
+                node.prefix_key = prefix_keys[idx]
         node.last_used = now
         return node
 
@@ -277,6 +287,8 @@ class RadixTree:
             _require(block_id is not None and self._nodes.get(block_id) is node, f"{node} shares its block")
             _require(block_id is not None and TREE_HOLDER in self._pool.holders(block_id), f"{node} is not held")
             _require(node.is_alive, f"{node} is in the tree and gone")
+            if node.prefix_key is not None and parent is not None:
+                _require(node.prefix_key == child_key(parent.prefix_key, node.key), f"{node} has a wrong name")
             _require(node.is_candidate or not self._is_evictable(node), f"{node} is idle and would never be evicted")
         _require(num_nodes == len(self._nodes), "a block is kept for a node that is gone")
         num_holds = self._pool.statistics().holds_by_kind[HolderKind.TREE]

@@ -33,7 +33,6 @@ Driven by the scheduler, which passes a logical clock; the engine executes `take
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Final
 
 from lineclear.base.errors import InvariantError
@@ -143,9 +142,16 @@ class Tiers:
 
         Cost: a digest for each block that is there.
         """
-        index = self._host.index
-        keys = tuple(takewhile(index.__contains__, self._tree.prefix_keys_after(prefix, tokens)))
-        return HostHit(keys, tuple(block_id for key in keys if (block_id := index.block_id(key)) is not None))
+        keys: list[PrefixKey] = []
+        host_block_ids: list[BlockId] = []
+        block_id_of = self._host.index.block_id
+        for key in self._tree.prefix_keys_after(prefix, tokens):
+            block_id = block_id_of(key)
+            if block_id is None:
+                break
+            keys.append(key)
+            host_block_ids.append(block_id)
+        return HostHit(tuple(keys), tuple(host_block_ids))
 
     def begin_load(self, hit: HostHit, device_block_ids: Sequence[BlockId], *, counts: bool) -> CopyId:
         """Begin to load a hit into blocks that a sequence has just got; `counts` is true of a prompt's first use.
@@ -204,7 +210,10 @@ class Tiers:
             self._disk.forget_family(family)
 
     def begin_prefetch(self, sequence_id: SequenceId, prefix: PrefixNode, tokens: "array[int]") -> None:
-        """Begin to bring to the host what only the disk has of a prompt that is queued."""
+        """Begin to bring to the host what only the disk has of a prompt that is queued.
+
+        What the host has of it counts as used by the next step, so that what comes from disk does not take its place.
+        """
         if self._disk is None:
             return
         parent = self._tree.prefix_key(prefix)
@@ -214,7 +223,9 @@ class Tiers:
             arrival = self._host.arrival_of(key)
             if arrival is not None:
                 arrivals.add(arrival)
-            elif key not in self._host.index:
+            elif key in self._host.index:
+                self._host.index.touch(key, self._now + 1)
+            else:
                 lacking.append(Named(key, parent))
             parent = key
         self._prefetches.begin(sequence_id, lacking, arrivals)
@@ -388,10 +399,9 @@ class Tiers:
         load = self._loads.pop(end.copy_id)
         self._pool.release(load.device_block_ids, writer_of(end.copy_id))
         self._totals.num_loaded += end.num_done
-        names = self._host.index.names_of(load.host_block_ids)
-        self._host.index.pool.release(load.host_block_ids, reader_of(end.copy_id))
         if self.config.offload is OffloadPolicy.WRITE_THROUGH_SELECTIVE:
-            self._write_to_disk(names)
+            self._write_to_disk(self._host.index.names_of(load.host_block_ids))
+        self._host.index.pool.release(load.host_block_ids, reader_of(end.copy_id))
 
     def _end_offload(self, end: CopyEnd) -> None:
         self._release_source(self._offloads.pop(end.copy_id))

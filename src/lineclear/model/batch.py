@@ -59,8 +59,8 @@ class Batch:
 class Selection:
     """The slots that each token attends to, ascending by position.
 
-    Shapes: slots: [T, K] int64; beyond: [T, 1, K] bool, the places that hold no slot (they name slot 0), or None where
-    every place of every token holds one.
+    Shapes: slots: [T, K] int64; beyond: [T, 1, K] bool, the places that hold no slot, or None where every place of
+    every token holds one. Those places name the sequence's first slot, which the token attends to anyway.
     """
 
     slots: Tensor

@@ -160,8 +160,11 @@ class Preparation:
             return None
         slots = _slot_table(batch.segments, self._index_topk, block_size)
         lengths = torch.tensor([segment.num_tokens for segment in batch.segments], device=slots.device)
-        places = torch.arange(self._index_topk, device=slots.device)
-        return Selection(slots.repeat_interleave(lengths, dim=0), places > batch.positions[:, None, None])
+        slots = slots.repeat_interleave(lengths, dim=0)
+        is_beyond = torch.arange(self._index_topk, device=slots.device) > batch.positions.unsqueeze(1)
+        # Whatever else they named might hold what is not finite: a weight of zero does not make that harmless.
+        slots = torch.where(is_beyond, slots[:, :1], slots)
+        return Selection(slots, is_beyond.unsqueeze(1))
 
     def _groups(self, batch: Batch, block_size: int) -> Iterator[ScoreGroup]:
         short_runs: defaultdict[int, list[Segment]] = defaultdict(list)

@@ -35,7 +35,7 @@ from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.roles import Role
 from lineclear.protocol.sampling import SamplingParams
 
-WIRE_VERSION: Final = 1
+WIRE_VERSION: Final = 2
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 """A prompt of a million tokens takes at most 5 MB; more than this is nonsense or an attack."""
@@ -134,8 +134,8 @@ class WorkerHello(_Message, frozen=True, tag="worker_hello"):
     pid: Positive
     model: ModelFacts
     role: Role = Role.COLOCATED
-    peer_endpoint: str = ""
-    """Prefill: where decode workers reach it."""
+    peer_endpoints: tuple[str, ...] = ()
+    """Prefill: where decode workers reach it, each of its ranks."""
 
 
 class TokenLogprobs(_Part, frozen=True):
@@ -241,6 +241,23 @@ class TierStatistics(_Part, frozen=True):
     """Copies that failed, by kind."""
 
 
+class RankStatistics(_Part, frozen=True):
+    """What the first rank of an instance and the others had to say to each other; totals of the first."""
+
+    num_ranks: Positive
+    num_broadcasts: Count
+    sent_bytes: dict[str, Count]
+    """By part, of its broadcasts; each goes to every other rank."""
+    gathered_bytes: Count
+    """New rows and results; each goes to every other rank."""
+    transfer_seconds: dict[str, Seconds]
+    """By lane: in which one was running."""
+    wait_seconds: dict[str, Seconds]
+    """By lane: in which the pass stood still for it: communication that was not hidden."""
+    load_wait_seconds: Seconds
+    """How long its broadcasts waited for its tiers."""
+
+
 class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     """A worker's state now, and totals since it started."""
 
@@ -262,6 +279,7 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     step_seconds_total: Seconds
     handoffs: HandoffStatistics | None = None
     tiers: TierStatistics | None = None
+    ranks: RankStatistics | None = None
 
 
 class Leaving(_Message, frozen=True, tag="leaving"):

@@ -20,3 +20,6 @@ class ScheduleConfig:
     min_handoff_tokens: int
     """Tokens that a prompt lacks here from which on it is handed off, where somebody can compute it."""
     eos_token_ids: frozenset[int]
+    max_step_blocks: int | None = None
+    """Blocks that one step's sequences may have together, each counted by itself; a sequence alone always has room.
+    None: any number. For passes that read copies of the blocks, and have a memory for so many."""

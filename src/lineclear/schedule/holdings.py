@@ -91,6 +91,7 @@ class Holdings:
         block_ids = self._try_take(sequence, len(hit)) if hit else None
         if block_ids:
             sequence.load_id = self._tiers.begin_load(hit, block_ids, counts=not sequence.is_counted)
+            sequence.loaded_keys = hit.keys
             sequence.num_computed_tokens += len(block_ids) * self.block_size
 
     @property
@@ -124,6 +125,7 @@ class Holdings:
         What remote writers and readers, loads and offloads hold for it is theirs.
         """
         sequence.load_id = None
+        sequence.loaded_keys = ()
         self._pool.release(sequence.block_table.cut(0), sequence.holder)
         sequence.received_block_ids = []
         sequence.num_computed_tokens = 0
@@ -167,7 +169,8 @@ class Holdings:
         if num_blocks <= prefix.num_blocks:
             return
         block_ids = sequence.block_table.span(prefix.num_blocks, num_blocks)
-        sequence.prefix = self._tree.insert(prefix, sequence.tokens, block_ids, now)
+        sequence.prefix = self._tree.insert(prefix, sequence.tokens, block_ids, now, sequence.loaded_keys)
+        sequence.loaded_keys = ()
         if self._tiers is not None:
             self._tiers.note_inserted(prefix, sequence.prefix, now)
         self._adopt(sequence, sequence.prefix, len(block_ids))

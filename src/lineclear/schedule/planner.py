@@ -5,7 +5,8 @@ The order of the choice:
     1. Admissions, first come first served. Nobody is preempted for one. Those whose prefix is just being computed by
        another, or is on its way from disk, let others pass; whoever lacks blocks does not.
     2. Running sequences, oldest first: one token for a decode, a chunk for a prefill (see `shares`), which leaves room
-       in the budget for the decodes. Who finds no block preempts the youngest; the youngest itself stands still.
+       in the budget for the decodes. Who finds no block preempts the youngest; the youngest itself stands still, and
+       so does whoever reads more than a step can (`max_step_blocks`) beside those before it.
     3. Drafts to verify and room to draft ahead, from what is left. Nobody is preempted for a draft.
 
 Invariants:
@@ -83,6 +84,8 @@ class Planner:
         self._waits = PrefixWaits(tree)
         self._picks: list[_Pick] = []
         self._budget = 0
+        self._num_step_blocks = 0
+        """Blocks that the picks read or write, each sequence's counted by itself; only with a limit."""
         self._refusal: tuple[Sequence, int] | None = None
         self.stranded: list[Sequence] = []
         """Sequences that the last plan found to need more blocks than there are outside quarantine."""
@@ -94,6 +97,7 @@ class Planner:
         """
         self._picks = []
         self._budget = self._config.max_batch_tokens
+        self._num_step_blocks = 0
         self.stranded = []
         self._admit_waiting(now)
         self._pick_running()
@@ -114,7 +118,7 @@ class Planner:
                 continue  # an older one has just preempted it, or it ends with this step's commit
             start = sequence.num_computed_tokens
             num_wanted = min(shares.get(sequence.sequence_id, 1), self._budget)
-            if num_wanted > 0:
+            if num_wanted > 0 and self._fits_step(sequence, start + num_wanted):
                 self._pick(sequence, start, self._make_room(sequence, start + num_wanted))
 
     def _share_budget(self, running: Collection[Sequence]) -> dict[SequenceId, int]:
@@ -161,6 +165,21 @@ class Planner:
         if end > start:
             self._picks.append(_Pick(sequence, start, end))
             self._budget -= end - start
+
+    def _fits_step(self, sequence: Sequence, end: int) -> bool:
+        """Whether a step may read this sequence beside those that are picked; the first of a step always fits.
+
+        Mutates: what is counted for the step.
+        """
+        limit = self._config.max_step_blocks
+        if limit is None:
+            return True
+        reach = min(end + 2 * self._config.draft_tokens, sequence.token_limit)  # to verify, and to draft ahead
+        num_blocks = self._holdings.num_blocks_for(max(reach, end))
+        if self._picks and self._num_step_blocks + num_blocks > limit:
+            return False
+        self._num_step_blocks += num_blocks
+        return True
 
     def _pick_drafts(self) -> None:
         draft_tokens = self._config.draft_tokens

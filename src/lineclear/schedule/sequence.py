@@ -26,6 +26,7 @@ from lineclear.base.ids import BlockId, SequenceId
 from lineclear.kv.block_table import BlockTable
 from lineclear.kv.copies import CopyId
 from lineclear.kv.pool import Holder, HolderKind
+from lineclear.kv.prefix_key import PrefixKey
 from lineclear.kv.radix import PrefixNode
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.sampling import SamplingParams
@@ -55,6 +56,7 @@ class Sequence:
         "is_counted",
         "is_local",
         "load_id",
+        "loaded_keys",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
@@ -103,6 +105,8 @@ class Sequence:
         """Whether its prompt is computed here, whatever others could do."""
         self.load_id: CopyId | None = None
         """The load that brings a part of its KV from host memory."""
+        self.loaded_keys: tuple[PrefixKey, ...] = ()
+        """The names of the prefixes whose last blocks that load brings, until they are in the tree."""
         self.avoids_tiers = False
         """Whether it computes what is not on the device: a load of its KV has failed."""
         self.prefix: PrefixNode | None = None

@@ -1,36 +1,22 @@
-"""A worker's end of its control link, for a synchronous loop that must see a message between any two engine steps.
+"""A worker's end of its control link."""
 
-`poll(0)` costs one system call when nothing has come; with a longer wait the process sleeps until the gateway speaks
-or a heartbeat is due. The invariants are those of the package.
-"""
-
-import select
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from lineclear.config.components import LinkConfig
 from lineclear.protocol import wire
-from lineclear.transport.endpoint import Endpoint, UnixEndpoint
-from lineclear.transport.framing import HEARTBEAT, MAX_UNSENT_BYTES, FrameDecoder, frame
+from lineclear.transport.endpoint import Endpoint
+from lineclear.transport.link import Link, Talk, connect
 
-RECEIVE_BYTES = 256 * 1024
-CONNECT_TIMEOUT_SECONDS = 5.0
-MAX_DRAIN_SECONDS = 5.0
-"""How long `close` waits for a gateway that does not read."""
+_TALK: Talk[wire.ToWorker, wire.ToGateway] = Talk("the gateway", wire.encode, wire.decode_to_worker)
 
 
-class GatewayLink:
-    """One connection to the gateway. It does not reconnect: a new link is a new object."""
+class GatewayLink(Link[wire.ToWorker, wire.ToGateway]):
+    """One connection to the gateway."""
 
     def __init__(self, connection: socket.socket, config: LinkConfig, now: Callable[[], float]) -> None:
-        self._connection = connection
-        self._config = config
-        self._now = now
-        self._decoder = FrameDecoder()
-        self._unsent = bytearray()
-        self._last_heard = self._last_sent = now()
-        self._has_ended = False
+        super().__init__(connection, _TALK, config, now)
 
     @classmethod
     def connect(
@@ -41,104 +27,6 @@ class GatewayLink:
         Raises:
             OSError: The gateway is not there.
         """
-        connection = _connect(endpoint)
-        connection.setblocking(False)
-        link = cls(connection, config, now)
+        link = cls(connect(endpoint), config, now)
         link.send(hello)
         return link
-
-    def poll(self, timeout_seconds: float, wake_filenos: Collection[int] = ()) -> list[wire.ToWorker]:
-        """Return the messages that have come, waiting for the first until the timeout.
-
-        A wait may end early with nothing: for a heartbeat, or because one of `wake_filenos` is readable.
-
-        Raises:
-            ConnectionError: The gateway is lost. Messages that came before that have been returned.
-            PeerError: The gateway sent nonsense; the link is useless from here on.
-        """
-        if self._has_ended:
-            raise ConnectionResetError("the gateway closed the link")
-        self._keep_alive()
-        if timeout_seconds > 0 or self._unsent:
-            until_heartbeat = self._last_sent + self._config.heartbeat_seconds - self._now()
-            self._wait(min(timeout_seconds, until_heartbeat), wake_filenos)
-        messages = self._receive()
-        if not messages and self._has_ended:
-            raise ConnectionResetError("the gateway closed the link")
-        return messages
-
-    def send(self, message: wire.ToGateway) -> None:
-        """Send a message; what the gateway does not take at once is sent by later calls.
-
-        Raises:
-            ConnectionError: The gateway is lost or does not read.
-        """
-        self._unsent += frame(wire.encode(message))
-        self._last_sent = self._now()
-        self._flush()
-
-    def close(self) -> None:
-        """Send what is unsent, as far as the gateway takes it in time, and close."""
-        deadline = self._now() + MAX_DRAIN_SECONDS
-        try:
-            while self._unsent and self._now() < deadline:
-                self._wait(deadline - self._now())
-        except ConnectionError:
-            pass
-        self._connection.close()
-
-    def _keep_alive(self) -> None:
-        now = self._now()
-        if now - self._last_sent >= self._config.heartbeat_seconds and not self._unsent:
-            self._unsent += HEARTBEAT
-            self._last_sent = now
-            self._flush()
-
-    def _wait(self, timeout_seconds: float, wake_filenos: Collection[int] = ()) -> None:
-        """Sleep until something can be received or sent, or a descriptor is readable; sends what can be."""
-        timeout_ms = 1000 * max(0.0, timeout_seconds)
-        poller = select.poll()
-        poller.register(self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        for fileno in wake_filenos:
-            poller.register(fileno, select.POLLIN)
-        for _, events in poller.poll(timeout_ms):
-            if events & select.POLLOUT:
-                self._flush()
-
-    def _receive(self) -> list[wire.ToWorker]:
-        messages: list[wire.ToWorker] = []
-        while not self._has_ended:
-            try:
-                data = self._connection.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                break
-            self._has_ended = not data
-            self._last_heard = self._now()
-            messages += (wire.decode_to_worker(payload) for payload in self._decoder.feed(data))
-        if self._now() - self._last_heard > self._config.peer_timeout_seconds:
-            raise ConnectionAbortedError(f"the gateway was silent for {self._config.peer_timeout_seconds} s")
-        return messages
-
-    def _flush(self) -> None:
-        while self._unsent:
-            try:
-                num_sent = self._connection.send(self._unsent)
-            except BlockingIOError:
-                break
-            del self._unsent[:num_sent]
-        if len(self._unsent) > MAX_UNSENT_BYTES:
-            raise ConnectionAbortedError("the gateway does not read")
-
-
-def _connect(endpoint: Endpoint) -> socket.socket:
-    if isinstance(endpoint, UnixEndpoint):
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(endpoint.path)
-        except OSError:
-            connection.close()
-            raise
-        return connection
-    connection = socket.create_connection((endpoint.host, endpoint.port), CONNECT_TIMEOUT_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection

@@ -25,8 +25,9 @@ from lineclear.config.components import LinkConfig
 from lineclear.protocol.handoff.codec import PeerMessage, decode_from_peer, encode
 from lineclear.protocol.handoff.hello import PeerHello, PeerRefusal, differences
 from lineclear.protocol.handoff.messages import HandoffMessage
-from lineclear.transport.endpoint import Endpoint, TcpEndpoint, UnixEndpoint
+from lineclear.transport.endpoint import Endpoint, UnixEndpoint
 from lineclear.transport.framing import HEARTBEAT, MAX_UNSENT_BYTES, FrameDecoder, frame
+from lineclear.transport.link import listen
 
 RECEIVE_BYTES = 256 * 1024
 RECONNECT_SECONDS = 0.25
@@ -37,8 +38,6 @@ REFUSED_SECONDS = 10.0
 
 HELLO_SECONDS = 10.0
 """How long a connection may take to say hello."""
-
-LISTEN_BACKLOG = 64
 
 MAX_TOLD = 1024
 """Refusals that are logged once; beyond, each time."""
@@ -136,15 +135,9 @@ class PeerLinks:
         Raises:
             OSError: The endpoint cannot be bound.
         """
-        if isinstance(endpoint, UnixEndpoint):
-            self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._server.bind(endpoint.path)
-        else:
-            self._server = socket.create_server((endpoint.host, endpoint.port))
-        self._server.setblocking(False)
-        self._server.listen(LISTEN_BACKLOG)
+        self._server, bound = listen(endpoint)
         self._epoll.register(self._server, select.EPOLLIN)
-        return endpoint if isinstance(endpoint, UnixEndpoint) else TcpEndpoint(*self._server.getsockname()[:2])
+        return bound
 
     def want(self, endpoints: Iterable[Endpoint]) -> None:
         """Stay connected to exactly these; links to others stay until they end by themselves."""

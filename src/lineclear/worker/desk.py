@@ -17,6 +17,19 @@ class LifeOverError(Exception):
     """This life of the worker is of no use to its peers any more: the process has to end, and another one to begin."""
 
 
+class LeaveRequest(Protocol):
+    """What loops need of a wish to leave."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether somebody wants this worker to leave."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor that is readable from then on."""
+        ...
+
+
 class Desk(Protocol):
     """What the loop needs of a desk."""
 

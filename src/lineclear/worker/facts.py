@@ -7,6 +7,7 @@ from lineclear.engine.engine import EngineStatistics
 from lineclear.kv.pool import PoolStatistics
 from lineclear.model.config import load_config
 from lineclear.model.digest import model_digest
+from lineclear.parallel.meter import CommunicationStatistics
 from lineclear.protocol import wire
 
 
@@ -34,7 +35,9 @@ def model_facts(config: ServeConfig, *, num_blocks: int) -> wire.ModelFacts:
 
 
 def worker_statistics(
-    engine: EngineStatistics, handoffs: wire.HandoffStatistics | None = None
+    engine: EngineStatistics,
+    handoffs: wire.HandoffStatistics | None = None,
+    ranks: wire.RankStatistics | None = None,
 ) -> wire.WorkerStatistics:
     """The engine's figures as they are sent."""
     scheduler, pool = engine.scheduler, engine.pool
@@ -56,6 +59,23 @@ def worker_statistics(
         step_seconds_total=engine.step_seconds_total,
         handoffs=handoffs,
         tiers=_tier_statistics(engine),
+        ranks=ranks,
+    )
+
+
+def rank_statistics(communication: CommunicationStatistics, num_ranks: int) -> wire.RankStatistics:
+    """A rank's figures as they are sent."""
+    sent_bytes: dict[str, int] = {}
+    for (_, part), num_bytes in communication.sent_bytes.items():
+        sent_bytes[part] = sent_bytes.get(part, 0) + num_bytes
+    return wire.RankStatistics(
+        num_ranks=num_ranks,
+        num_broadcasts=communication.num_broadcasts,
+        sent_bytes=sent_bytes,
+        gathered_bytes=communication.gathered_bytes,
+        transfer_seconds=dict(communication.transfer_seconds),
+        wait_seconds=dict(communication.wait_seconds),
+        load_wait_seconds=communication.load_wait_seconds,
     )
 
 

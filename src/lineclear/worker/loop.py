@@ -28,7 +28,7 @@ from lineclear.protocol import wire
 from lineclear.protocol.handoff.names import Peer
 from lineclear.schedule.plan import SequenceUpdate
 from lineclear.schedule.sequence import Sequence
-from lineclear.worker.desk import Desk
+from lineclear.worker.desk import Desk, LeaveRequest
 
 IDLE_POLL_SECONDS = 3600.0
 """The poll ends earlier for a message or a heartbeat."""
@@ -87,19 +87,6 @@ class Link(Protocol):
 
     def send(self, message: wire.ToGateway) -> None:
         """Send a message; raises ConnectionError when the gateway is lost."""
-        ...
-
-
-class LeaveRequest(Protocol):
-    """What the loop needs of a wish to leave."""
-
-    @property
-    def is_set(self) -> bool:
-        """Whether somebody wants this worker to leave."""
-        ...
-
-    def fileno(self) -> int:
-        """A descriptor that is readable from then on."""
         ...
 
 

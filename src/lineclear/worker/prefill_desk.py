@@ -14,8 +14,8 @@ Invariants:
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from lineclear.base.errors import PeerError
@@ -58,16 +58,60 @@ class SourceBlocks(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Followers:
-    """The instance's other ranks, 1 to `count`."""
+class Followers(Protocol):
+    """What the desk needs of the instance's other ranks, 1 to `count`."""
 
-    count: int
-    tell: Callable[[ToFollower], None]
-    """Sends to all of them."""
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    def tell(self, message: ToFollower) -> None:
+        """Send to all of them; raises LifeOverError if one is gone."""
+        ...
+
+    def poll(self) -> None:
+        """Take in what they say; raises LifeOverError if one is gone."""
+        ...
+
+    def take_released(self) -> list[tuple[int, SourceReleased]]:
+        """Return, once, what they have said, each with its rank."""
+        ...
+
+    def filenos(self) -> Collection[int]:
+        """Descriptors that are readable when `poll` has something to do."""
+        ...
+
+    def seconds_until_due(self) -> float:
+        """How long `poll` may be put off while nothing is readable."""
+        ...
 
 
-NOBODY = Followers(0, lambda _: None)
+class Nobody:
+    """The other ranks of an instance of one."""
+
+    count = 0
+
+    def tell(self, message: ToFollower) -> None:
+        """Nobody hears it."""
+
+    def poll(self) -> None:
+        """Nobody says anything."""
+
+    def take_released(self) -> list[tuple[int, SourceReleased]]:
+        """Nothing."""
+        return []
+
+    def filenos(self) -> Collection[int]:
+        """None."""
+        return ()
+
+    def seconds_until_due(self) -> float:
+        """For ever."""
+        return float("inf")
+
+
+ALONE = Nobody()
 
 
 @dataclass(slots=True)
@@ -78,7 +122,7 @@ class _Computing:
     reader: Holder
     num_told: int
     """Blocks of the prompt, from the first on, that the other ranks know of or need not."""
-    readers: set[int] = field(default_factory=set[int])
+    readers: set[int]
     """Ranks whose writes may still read the source blocks."""
 
 
@@ -98,7 +142,7 @@ class PrefillDesk(SenderDesk):
         vocab_size: int,
         engine: SourceEngine,
         blocks: SourceBlocks,
-        followers: Followers = NOBODY,
+        followers: Followers = ALONE,
     ) -> None:
         super().__init__(parts)
         self._vocab_size = vocab_size
@@ -114,6 +158,25 @@ class PrefillDesk(SenderDesk):
     def is_settled(self) -> bool:
         """Whether no write of any rank is flying and nothing is being computed."""
         return super().is_settled and not self._computing
+
+    def filenos(self) -> Collection[int]:
+        """Those of any rank, and the links to the others."""
+        return (*super().filenos(), *self._followers.filenos())
+
+    def seconds_until_due(self) -> float:
+        """As of any rank, and when the others are to be told that this one lives."""
+        return min(super().seconds_until_due(), self._followers.seconds_until_due())
+
+    def turn(self) -> None:
+        """Take in what the other ranks say, and then as any rank.
+
+        Raises:
+            LifeOverError: As of any rank, or another rank is gone.
+        """
+        self._followers.poll()
+        for rank, released in self._followers.take_released():
+            self._release_for(rank, released.epoch)
+        super().turn()
 
     def submit(self, sequence: Sequence) -> None:
         """Refuse it: a prefill instance generates nothing.
@@ -145,10 +208,6 @@ class PrefillDesk(SenderDesk):
             if update.error is not None:
                 logger.warning("%s cannot be computed: %s", epoch, update.error)
                 self._feed(tx.PrefillFailed(epoch))
-
-    def on_follower(self, rank: int, message: SourceReleased) -> None:
-        """Another rank says that it will read an order's source blocks no more."""
-        self._release_for(rank, message.epoch)
 
     def vouch(self, peer: Peer) -> int:  # noqa: ARG002 - the desk's interface
         """Nothing here waits for the end of a life: a write that stays unknown ends the writer's own."""

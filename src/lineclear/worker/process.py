@@ -10,19 +10,21 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from lineclear.base.errors import PeerError
 from lineclear.config.components import ServeConfig
-from lineclear.model.checkpoint import OnTensor
 from lineclear.protocol import wire
 from lineclear.transport.endpoint import Endpoint, parse_endpoint
 from lineclear.transport.gateway_link import GatewayLink
 from lineclear.transport.reports import Loading, ReportSink, WorkerReady
-from lineclear.worker.desk import LifeOverError
+from lineclear.worker.desk import LeaveRequest, LifeOverError
 from lineclear.worker.facts import model_facts, worker_statistics
-from lineclear.worker.handoffs import assemble
-from lineclear.worker.loop import LeaveRequest, WorkerLoop
+from lineclear.worker.handoffs import Progress, assemble, assemble_follower
+from lineclear.worker.loop import WorkerLoop
+from lineclear.worker.ranks.leader import LeaderLeave
 from lineclear.worker.seat import LAST_COPIES_SECONDS, Seat
 
 CONNECT_PAUSE_SECONDS = 0.05
@@ -56,11 +58,20 @@ def run_worker(
     started = time.monotonic()
     model_dir = Path(config.source.model)
     size_mb = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) / 1e6
-    report(Loading(f"loading {size_mb:,.0f} MB of weights"))
+    say = _stage_sink(seat, report)
+    say(f"loading {size_mb:,.0f} MB of weights")
+    progress = _progress(say, leave)
     try:
-        assembly = assemble(config, seat, _progress(report, leave))
+        if seat.rank > 0:
+            follower = assemble_follower(config, seat, progress, leave)
+            say("ready")
+            follower.run()
+            return
+        assembly = assemble(config, seat, progress)
     except _LeftEarlyError:
         return
+    except LifeOverError as error:
+        _end_life(error)
     engine, desk = assembly.engine, assembly.desk
     gc.collect()
     gc.freeze()  # the loaded modules are never garbage: collections between steps need not walk them
@@ -72,12 +83,15 @@ def run_worker(
         pid=os.getpid(),
         model=facts,
         role=seat.role,
-        peer_endpoint=assembly.peer_endpoint,
+        peer_endpoints=assembly.peer_endpoints,
     )
 
     def statistics() -> wire.WorkerStatistics:
-        return worker_statistics(engine.statistics(), None if desk is None else desk.statistics())
+        handoffs = None if desk is None else desk.statistics()
+        return worker_statistics(engine.statistics(), handoffs, assembly.read_ranks())
 
+    if leave is not None and assembly.followers is not None:
+        leave = LeaderLeave(leave, assembly.followers)
     loop = WorkerLoop(engine, statistics, desk=desk, leave=leave)
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started
@@ -85,26 +99,41 @@ def run_worker(
         while not loop.has_left and (link := _connect(endpoint, hello, config, loop)) is not None:
             report(WorkerReady(facts, load_seconds))
             _serve(loop, link)
+        if not engine.finish_copies(LAST_COPIES_SECONDS):
+            logger.warning(
+                "not all of the cache got to disk within %g s; the rest will be computed", LAST_COPIES_SECONDS
+            )
     except LifeOverError as error:
-        logger.error("this life ends: %s", error)  # noqa: TRY400 - nothing here went wrong
-        sys.exit(EXIT_LIFE_OVER)
-    if not engine.finish_copies(LAST_COPIES_SECONDS):
-        logger.warning("not all of the cache got to disk within %g s; the rest will be computed", LAST_COPIES_SECONDS)
+        _end_life(error)
+    assembly.close()
 
 
-def _progress(report: ReportSink, leave: LeaveRequest | None) -> OnTensor:
+def _end_life(error: LifeOverError) -> NoReturn:
+    logger.error("this life ends: %s", error)
+    sys.exit(EXIT_LIFE_OVER)
+
+
+def _stage_sink(seat: Seat, report: ReportSink) -> Callable[[str], None]:
+    """Tell of a stage of starting, and in an instance of several ranks of whose."""
+    whose = f"rank {seat.rank} of {seat.num_ranks}: " if seat.num_ranks > 1 else ""
+    return lambda stage: report(Loading(whose + stage))
+
+
+def _progress(say: Callable[[str], None], leave: LeaveRequest | None) -> Progress:
     """Tell of the loading every few seconds, and end it for who wants this worker to leave."""
     told = time.monotonic()
 
-    def on_tensor(num_read: int, num_all: int) -> None:
+    def on_waiting(stage: str) -> None:
         nonlocal told
         if leave is not None and leave.is_set:
             raise _LeftEarlyError
         if time.monotonic() - told >= PROGRESS_SECONDS:
             told = time.monotonic()
-            report(Loading(f"loading weights: {num_read:,} of {num_all:,} tensors"))
+            say(stage)
 
-    return on_tensor
+    return Progress(
+        lambda num_read, num_all: on_waiting(f"loading weights: {num_read:,} of {num_all:,} tensors"), on_waiting
+    )
 
 
 def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig, loop: WorkerLoop) -> GatewayLink | None:

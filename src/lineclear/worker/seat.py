@@ -21,5 +21,10 @@ class Seat:
     role: Role = Role.COLOCATED
     peer_endpoint: str = ""
     """Where a prefill instance listens for decode workers; with port 0 a free one is taken."""
+    rank: int = 0
+    """In a prefill instance of several ranks: which one."""
+    num_ranks: int = 1
+    rank_endpoint: str = ""
+    """Where rank 0 listens for the others."""
     memory_share: float = 1.0
     """Of the memory that a worker alone would take for KV: others on the host take the rest."""

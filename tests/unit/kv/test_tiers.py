@@ -172,6 +172,20 @@ def test_what_is_written_to_disk_comes_back_by_prefetch() -> None:
     assert (statistics.host_hit_tokens, statistics.disk_hit_tokens) == (0, 12)
 
 
+def test_a_prefetch_takes_the_place_of_others_and_not_of_its_own_prompt() -> None:
+    world = World(OffloadPolicy.WRITE_THROUGH, num_disk=8)
+    world.compute()
+    world.end_all()
+    other = world.compute(array("I", range(100, 113)))
+    world.end_all()
+    world.tiers.note_used(other, 2)
+    assert world.num_on_host() == 1  # the others have gone to disk, to make room
+    world.tree.evict(4)
+    world.tiers.begin_prefetch(SEQUENCE, world.tree.root, TOKENS)
+    world.end_all()
+    assert world.num_on_host() == 3
+
+
 def test_a_damaged_file_is_a_miss_and_is_deleted() -> None:
     world = World(OffloadPolicy.WRITE_THROUGH, num_disk=8)
     keys = tuple(world.tree.prefix_keys_after(world.tree.root, TOKENS))

@@ -6,7 +6,7 @@ from lineclear.kv.radix import PrefixNode
 from lineclear.schedule.holdings import Holdings
 from lineclear.schedule.plan import ChunkResult
 from lineclear.schedule.sequence import Sequence, SequenceState
-from tests.unit.schedule.desk import Desk
+from tests.unit.schedule.desk import EOS, Desk
 
 WAITING, RUNNING = SequenceState.WAITING, SequenceState.RUNNING
 
@@ -330,3 +330,24 @@ class TestQuarantine:
         (update,) = desk.step()
         assert (update.finish_reason, update.sequence) == ("error", sequence)
         assert not desk.scheduler.has_work
+
+
+def test_a_step_reads_no_more_blocks_than_it_may_and_always_those_of_one() -> None:
+    desk = Desk(max_step_blocks=5, max_batch_tokens=100)
+    first, second, third = desk.add([1] * 17), desk.add([2] * 13), desk.add([3] * 2)
+    assert desk.spans(desk.plan()) == [(first.sequence_id, 0, 17)]
+    desk = Desk(max_step_blocks=5, max_batch_tokens=100)
+    first, second, third = desk.add([1] * 9), desk.add([2] * 13), desk.add([3] * 2)
+    plan = desk.plan()
+    assert desk.spans(plan) == [(first.sequence_id, 0, 9), (third.sequence_id, 0, 2)]
+    desk.commit(plan, {first: ChunkResult([EOS])})
+    assert {each[0] for each in desk.spans(desk.plan())} == {second.sequence_id, third.sequence_id}
+
+
+def test_room_to_verify_and_to_draft_ahead_counts_for_a_step() -> None:
+    desk = Desk(max_step_blocks=5, max_batch_tokens=100, draft_tokens=3)
+    first, second = desk.add([1] * 7), desk.add([2] * 7)
+    assert desk.spans(desk.plan()) == [(first.sequence_id, 0, 7)]
+    desk = Desk(max_step_blocks=8, max_batch_tokens=100, draft_tokens=3)
+    first, second = desk.add([1] * 7), desk.add([2] * 7)
+    assert desk.spans(desk.plan()) == [(first.sequence_id, 0, 7), (second.sequence_id, 0, 7)]

@@ -309,8 +309,8 @@ async def test_a_worker_that_leaves_everything_unread_is_lost(monkeypatch: pytes
 
 
 def test_a_gateway_that_leaves_everything_unread_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lineclear.transport.gateway_link.MAX_UNSENT_BYTES", 1_000_000)
-    monkeypatch.setattr("lineclear.transport.gateway_link.MAX_DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr("lineclear.transport.link.MAX_UNSENT_BYTES", 1_000_000)
+    monkeypatch.setattr("lineclear.transport.link.MAX_DRAIN_SECONDS", 0.01)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     link = GatewayLink(ours, PATIENT, time.monotonic)

@@ -86,8 +86,8 @@ class Sender:
         return next((record for record in self.records if record.epoch == epoch), None)
 
     def find_done(self, epoch: Epoch) -> WritesDone | None:
-        """Return the answer of an epoch that succeeded, unless it is forgotten."""
-        return next((answer for answer in self.done if answer.epoch == epoch), None)
+        """Return the answer of an epoch that succeeded, unless it is forgotten; those that are asked for are recent."""
+        return next((answer for answer in reversed(self.done) if answer.epoch == epoch), None)
 
     def is_newer(self, epoch: Epoch) -> bool:
         """Whether an epoch is newer than all that was heard of from its decode worker."""
@@ -249,22 +249,22 @@ def _receive(state: Sender, message: ToRank) -> Step:
 
 
 def _order(state: Sender, order: PrefillOrder) -> Step:
-    answer = _answer(state, order.epoch)
-    if answer is not None or not state.is_newer(order.epoch):
+    if not state.is_newer(order.epoch):
+        answer = _answer(state, order.epoch)
         return state, () if answer is None else (Send(answer),)
     record = Record(order.epoch, order.work, posted=order.work.start)
     return _with(_hear(state, order.epoch), record), (BeginPrefill(order.epoch, order.work),)
 
 
 def _answer(state: Sender, epoch: Epoch) -> ToDecode | None:
-    """How an epoch stands; None if it is OPEN, or nothing was heard of it."""
+    """How an epoch stands that was heard of; None if it is OPEN."""
     record = state.find(epoch)
     if record is not None:
         return None if record.closed_by is None else WritesFailed(epoch, state.peer, record.closed_by)
     done = state.find_done(epoch)
     if done is not None:
         return done
-    return None if state.is_newer(epoch) else LineClear(epoch, state.peer)
+    return LineClear(epoch, state.peer)
 
 
 def _abort(state: Sender, abort: Abort) -> Step:

@@ -1,0 +1,1 @@
+"""Context parallelism: ranks that compute one plan together, and share its KV."""
