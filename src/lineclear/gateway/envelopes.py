@@ -2,8 +2,10 @@
 
 | called | envelope |
 |---|---|
-| `/v1/messages` and below; anything with the header `anthropic-version` | Anthropic's |
-| all else | OpenAI's |
+| `/v1/messages` and below | Anthropic's |
+| `/v1/chat/completions`, `/v1/completions`, `/v1/responses` | OpenAI's |
+| anything else with the header `anthropic-version`: `/v1/models`, above all | Anthropic's |
+| anything else | OpenAI's |
 
 Source: Anthropic API reference, "Errors"; OpenAI API reference, "Error codes".
 """
@@ -19,6 +21,7 @@ REQUEST_ID_KEY = "lineclear.request_id"
 """Where endpoints find the id of a request in their scope."""
 
 _MESSAGES = "/v1/messages"
+_OPENAI_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
 
 OVERLOADED = "overloaded_error"
 
@@ -38,7 +41,9 @@ _ANTHROPIC_TYPES = {
 def speaks_anthropic(scope: Scope) -> bool:
     """Whether the client of this request is one of Anthropic's API."""
     path: str = scope["path"]
-    return path == _MESSAGES or path.startswith(f"{_MESSAGES}/") or "anthropic-version" in Headers(scope=scope)
+    if path == _MESSAGES or path.startswith(f"{_MESSAGES}/"):
+        return True
+    return path not in _OPENAI_PATHS and "anthropic-version" in Headers(scope=scope)
 
 
 def envelope(error: ApiError, scope: Scope) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from lineclear.gateway.tokenization import Tokenization
 from tests.unit.gateway.conftest import RunningGateway
+from tests.unit.gateway.openai_events import parse_chat
 from tests.unit.gateway.scripted_worker import model_facts
 from tests.unit.gateway.surfaces import CHAT, MESSAGES, RESPONSES, SURFACES, Surface
 from tests.unit.gateway.test_serving import says
@@ -156,6 +157,22 @@ def test_preflights_and_other_methods(gateway: RunningGateway, surface: Surface)
         assert answer.status_code == 405
         assert error_of(answer, surface)
     assert gateway.client.head("/").status_code == gateway.client.head("/health").status_code == 200
+
+
+def test_choices_with_tools_count_their_calls_apart(start_gateway: StartGateway, tokenization: Tokenization) -> None:
+    gateway = start_gateway()
+    call = "<tool_call>f</tool_call>"
+    gateway.start_worker(script=says(tokenization, call + call))
+    body = CHAT.body("a", [{"name": "f", "parameters": {}}], False) | {"n": 2, "stream": True}
+    chunks = parse_chat(gateway.client.post(CHAT.path, json=body).text)
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    for index in (0, 1):
+        own = [choice for choice in choices if choice["index"] == index]
+        calls = [call for choice in own for call in choice["delta"].get("tool_calls", ()) if "id" in call]
+        assert [call["index"] for call in calls] == [0, 1]
+        assert own[-1]["finish_reason"] == "tool_calls"
+    ids = [call["id"] for choice in choices for call in choice["delta"].get("tool_calls", ()) if "id" in call]
+    assert len(set(ids)) == 4
 
 
 @pytest.mark.parametrize(("stop", "status"), [([], 200), (["x"], 200), ([""], 400), (["x" * 2000], 400)])

@@ -327,6 +327,8 @@ def test_errors_of_all_kinds_have_the_called_apis_shape(start_gateway: StartGate
     check_error(get(f"{PATH}/batches", headers=headers), 404, "not_found_error")
     check_error(get("/v1/models/other", headers=headers), 404, "not_found_error")
     assert get("/v1/models/other", headers={"x-api-key": "key"}).json()["error"]["code"] == "model_not_found"
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
+        assert post(path, content=b"{", headers=headers).json()["error"]["code"] == "invalid_json"
     assert get("/v1/models", headers=headers | {"authorization": "Bearer other"}).status_code == 200
 
 
