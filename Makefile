@@ -14,7 +14,7 @@ export LINECLEAR_DATA
 # Two files of tests at a time, those with processes first: many wait. Empty runs one after the other.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: serve test check eval bench train clean
+.PHONY: serve test check eval bench train clients clean
 
 serve: $(VENV)/.serve  ## set up and serve the bundled model on http://127.0.0.1:8000
 	$(BIN)/lineclear serve $(ARGS)
@@ -54,6 +54,12 @@ $(VENV)/.dev: $(VENV)/.serve
 	$(BIN)/pip install $(PIP_FLAGS) --editable '.[test,check]'
 	@touch $@
 	@echo "$(VENV) is ready to test."
+
+AGENTS := @anthropic-ai/claude-code@2.1.332 @openai/codex@0.171.0 opencode-ai@1.18.33
+clients:  ## install the coding agents that tests/e2e/test_agents.py drives: 1.8 GB in .clients, by npm and pip
+	npm install --no-audit --no-fund --prefix .clients $(AGENTS)
+	$(PYTHON) -m venv .clients/mini
+	.clients/mini/bin/pip install $(PIP_FLAGS) mini-swe-agent==2.4.6
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

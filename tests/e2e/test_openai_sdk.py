@@ -104,6 +104,20 @@ def test_a_tool_call_streams_with_the_arguments_of_the_prompt(client: openai.Ope
     assert num_exact >= 4
 
 
+def test_a_call_that_must_be_made_is_made(client: openai.OpenAI) -> None:
+    task = tool_tasks(1)[0]
+    tools: list[Any] = task.tools or []
+    name = tools[0]["function"]["name"]
+    choice: Any = {"type": "function", "function": {"name": name}}
+    answer = client.chat.completions.create(
+        model=MODEL, messages=task.messages, tools=tools, tool_choice=choice, temperature=0, max_tokens=200
+    ).choices[0]
+    assert answer.message.content is None
+    [call] = answer.message.tool_calls or []
+    assert (call.function.name, answer.finish_reason) == (name, "tool_calls")
+    assert isinstance(json.loads(call.function.arguments), dict)
+
+
 def test_a_tool_result_can_be_answered(client: openai.OpenAI) -> None:
     task = tool_tasks(1)[0]
     call = {"id": "call_1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.py"}'}}

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias, cast
 from lineclear.base.errors import PeerError
 
 DATA_PREFIX = "data: "
+ERROR_PREFIX = ": error "
+"""Lineclear says in a comment why it cuts a stream; other servers say it as data."""
 DONE = "[DONE]"
 
 
@@ -78,9 +80,9 @@ def read_events(lines: Iterable[str]) -> Iterator[ChatEvent]:
         PeerError: This is no stream of chat completion chunks.
     """
     for line in lines:
-        if not line.startswith(DATA_PREFIX):
+        if not line.startswith((DATA_PREFIX, ERROR_PREFIX)):
             continue
-        data = line.removeprefix(DATA_PREFIX)
+        data = line.removeprefix(ERROR_PREFIX).removeprefix(DATA_PREFIX)
         if data == DONE:
             return
         for event in _read_chunk(data):

@@ -11,6 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lineclear.gateway.codecs.chat import ChatCodec
 from lineclear.gateway.codecs.completions import CompletionCodec
+from lineclear.gateway.codecs.messages import MessagesCodec
+from lineclear.gateway.codecs.responses import ResponsesCodec
 from lineclear.gateway.middleware import ApiKeyMiddleware, ErrorMiddleware, OptionsMiddleware, RequestIdMiddleware
 from lineclear.gateway.pages import Pages
 from lineclear.gateway.quarantine import QuarantinePages
@@ -48,6 +50,9 @@ def build_app(services: Services, api_keys: tuple[str, ...]) -> Starlette:
             _post("/tokenize", pages.tokenize),
             _post("/detokenize", pages.detokenize),
             _post("/v1/chat/completions", GenerationEndpoint(ChatCodec(), services)),
+            _post("/v1/messages", GenerationEndpoint(MessagesCodec(), services)),
+            _post("/v1/messages/count_tokens", pages.count_tokens),
+            _post("/v1/responses", GenerationEndpoint(ResponsesCodec(), services)),
             _post("/v1/completions", GenerationEndpoint(CompletionCodec(), services)),
         ],
         middleware=[

@@ -25,6 +25,7 @@ from lineclear.gateway.fragments import (
     MarkerScanner,
     Part,
     Reasoning,
+    ToolCallArguments,
     ToolCallEnd,
     literal,
 )
@@ -46,7 +47,7 @@ class AnswerFormat:
     """How a choice's tokens are read.
 
     `interprets_tags` is off for plain completions, whose text is shown as it is. Without `tools` no call is looked for.
-    With `single_call` the first complete call ends the choice.
+    With `single_call` the first complete call ends the choice. `opened_call` is the tool whose call the prompt ends in.
     """
 
     stop_strings: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class AnswerFormat:
     starts_thinking: bool = False
     tools: tuple[ToolDefinition, ...] = ()
     single_call: bool = False
+    opened_call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,17 @@ class PlacedToken:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What one output adds to a choice; `stop_reason` is the stop string or the token that ended it."""
+    """What one output adds to a choice.
+
+    `stop_reason` is the stop string or the token that ended it; `num_cached_tokens` of the prompt were found in the
+    prefix cache, as far as the worker has said.
+    """
 
     parts: list[Part] = field(default_factory=list[Part])
     logprobs: list[PlacedToken] = field(default_factory=list[PlacedToken])
     finish_reason: ChoiceFinish | None = None
     stop_reason: str | int | None = None
+    num_cached_tokens: int = 0
 
 
 class ChoiceAssembler:
@@ -93,6 +100,9 @@ class ChoiceAssembler:
             starts_thinking=answer_format.starts_thinking, has_tools=bool(answer_format.tools)
         )
         self._tool_calls = ToolCallParser(answer_format.tools)
+        self._begun: list[Part] = []
+        if answer_format.opened_call:
+            self._begun = self._tool_calls.begin(answer_format.opened_call)
         self._stop_strings = StopStrings(answer_format.stop_strings)
         self._pending: deque[PlacedToken] = deque()
         self._num_characters = 0
@@ -124,11 +134,12 @@ class ChoiceAssembler:
         self.draft = output.draft or self.draft
         if self._finish is not None:
             return ChoiceDelta()
-        parts: list[Part] = []
+        parts, self._begun = self._begun, []
         stop_reason = self._push_tokens(output, parts)
         if self._finish is None and output.finish_reason is not None:
             stop_reason = self._end(output, parts)
-        return ChoiceDelta(_merged(parts), self._release_logprobs(), self._finish, stop_reason)
+        logprobs = self._release_logprobs()
+        return ChoiceDelta(_merged(parts), logprobs, self._finish, stop_reason, self.num_cached_tokens)
 
     def _push_tokens(self, output: SequenceOutput, parts: list[Part]) -> str | None:
         logprobs: Sequence[TokenLogprobs | None] = output.logprobs or [None] * len(output.token_ids)
@@ -174,7 +185,7 @@ class ChoiceAssembler:
 
     def _interpret(self, fragment: Fragment) -> list[Part]:
         parts: list[Part] = []
-        for piece in self._splitter.push(fragment):
+        for piece in self._splitter.push(fragment, is_in_call=self._tool_calls.is_in_call):
             if isinstance(piece, Reasoning):
                 parts.append(piece)
             elif self._format.tools:
@@ -255,7 +266,7 @@ def _markers(vocabulary: Vocabulary, answer_format: AnswerFormat) -> tuple[dict[
 
 
 def _merged(parts: list[Part]) -> list[Part]:
-    """Neighbouring texts of one kind as one."""
+    """Neighbouring texts of one kind, and of one call's arguments, as one."""
     merged: list[Part] = []
     for part in parts:
         last = merged[-1] if merged else None
@@ -264,6 +275,8 @@ def _merged(parts: list[Part]) -> list[Part]:
                 merged[-1] = Content(first + second)
             case Reasoning(first), Reasoning(second):
                 merged[-1] = Reasoning(first + second)
+            case ToolCallArguments(call_idx, first), ToolCallArguments(_, second):
+                merged[-1] = ToolCallArguments(call_idx, first + second)
             case _:
                 merged.append(part)
     return merged

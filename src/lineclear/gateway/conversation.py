@@ -43,9 +43,16 @@ class ToolDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is rendered: messages, tools, and the template's own variables (`enable_thinking`, for example)."""
+    """What is rendered: messages, tools, and the template's own variables (`enable_thinking`, for example).
+
+    `continuation` is the beginning of the answer, which the model goes on with, and so is a call of the tool
+    `opened_call`, of which nothing but the name is written; `param` is the field that an error names.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...] = ()
     template_variables: JsonObject = field(default_factory=dict[str, Any])
     add_generation_prompt: bool = True
+    continuation: str = ""
+    opened_call: str = ""
+    param: str = "messages"

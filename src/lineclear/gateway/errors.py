@@ -1,4 +1,4 @@
-"""Errors as clients see them: OpenAI's envelope, an HTTP status, and when it is worth trying again.
+"""Errors as clients see them: an HTTP status, OpenAI's envelope (`envelopes` has the other), when to try again.
 
 ApiError
 ├── InvalidRequestError         400  the request's own mistake: field, value, what is allowed
@@ -39,7 +39,7 @@ class ApiError(LineclearError):
         self.code = code
 
     def envelope(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """The body of the answer in OpenAI's words."""
         return {
             "error": {"message": self.message, "type": self.error_type, "param": self.param, "code": self.code},
         }

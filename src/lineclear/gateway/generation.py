@@ -41,6 +41,18 @@ class GenerationRequest:
     choices_param: str = "n"
 
 
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """The end of a stream that could not be completed.
+
+    With `is_ending` the data is an ending by the API's own rules, and the stream ends as a stream does; without, the
+    connection is cut after it, so that nobody takes the answer for a whole one.
+    """
+
+    data: bytes
+    is_ending: bool = False
+
+
 class Reply(Protocol):
     """How one API says an answer. One object serves one request, whole or as a stream."""
 
@@ -53,11 +65,20 @@ class Reply(Protocol):
         ...
 
     def end(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
-        """What a stream says last; the choices hold no text then."""
+        """What a stream says last."""
         ...
 
-    def failure(self, error: ApiError) -> bytes:
-        """What a stream says when it cannot be completed."""
+    def keep_alive(self) -> bytes:
+        """What a stream says while there is no news, so that its client keeps waiting."""
+        ...
+
+    def failure(self, error: ApiError, *, is_ready: bool) -> "LastWords":
+        """What a stream says when it cannot be completed.
+
+        Args:
+            error: why.
+            is_ready: another request would be accepted now.
+        """
         ...
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:

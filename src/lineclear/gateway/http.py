@@ -13,6 +13,7 @@ from typing import Self
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from lineclear.gateway.envelopes import envelope
 from lineclear.gateway.errors import ApiError, BodyTooLargeError, UnsupportedEncodingError
 from lineclear.gateway.sse import encode_json
 
@@ -109,12 +110,12 @@ async def send_body(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: ApiError, headers: Mapping[str, str] | None = None) -> None:
-    """Send an error as an answer."""
+async def send_error(send: Send, scope: Scope, error: ApiError, headers: Mapping[str, str] | None = None) -> None:
+    """Send an error as the answer to a request."""
     extra = dict(headers or {})
     if error.retry_after_seconds is not None:
         extra["retry-after"] = str(error.retry_after_seconds)
-    await send_body(send, encode_json(error.envelope()), status=error.status, headers=extra)
+    await send_body(send, encode_json(envelope(error, scope)), status=error.status, headers=extra)
 
 
 class EventStream:

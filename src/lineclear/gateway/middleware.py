@@ -12,14 +12,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lineclear.gateway.envelopes import REQUEST_ID_KEY
 from lineclear.gateway.errors import ApiError, MethodNotAllowedError, NotFoundError, UnauthorizedError
 from lineclear.gateway.http import ClientDisconnectedError, send_error
 
 logger = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "x-request-id"
-REQUEST_ID_KEY = "lineclear.request_id"
-"""Where endpoints find the id in their scope."""
+ANTHROPIC_REQUEST_ID_HEADER = "request-id"
 
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
@@ -43,14 +43,15 @@ class RequestIdMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = headers[ANTHROPIC_REQUEST_ID_HEADER] = request_id
             await send(message)
 
         await self._app({**scope, REQUEST_ID_KEY: request_id}, receive, send_with_id)
 
 
 class ErrorMiddleware:
-    """Turns every error into OpenAI's envelope, or into a cut connection once an answer has begun."""
+    """Turns every error into the called API's envelope, or into a cut connection once an answer has begun."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,7 +72,7 @@ class ErrorMiddleware:
         except Exception as error:  # noqa: BLE001 - the last place that can still answer
             if not has_begun:
                 headers = error.headers if isinstance(error, HTTPException) else None
-                await send_error(send, _as_api_error(error), headers)
+                await send_error(send, scope, _as_api_error(error), headers)
             elif not isinstance(error, ApiError):
                 _log_internal(error)
 
@@ -115,11 +116,12 @@ class ApiKeyMiddleware:
 
     def _check(self, headers: Headers) -> None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        # All keys are compared, and each in constant time: the time tells nothing about any of them.
-        matches = [hmac.compare_digest(_digest(sent), digest) for digest in self._digests]
+        sent = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
+        # All are compared, and each in constant time: the time tells nothing about any of them.
+        matches = [hmac.compare_digest(_digest(key), digest) for key in sent for digest in self._digests]
         if not any(matches):
-            message = "authorization: the API key is missing or wrong; send it as `Authorization: Bearer KEY`"
+            allowed = "`Authorization: Bearer KEY` or `x-api-key: KEY`"
+            message = f"authorization: the API key is missing or wrong; send it as {allowed}"
             raise UnauthorizedError(message, None, "invalid_api_key")
 
 

@@ -8,8 +8,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from lineclear.gateway.codecs.body import decode_body
-from lineclear.gateway.codecs.chat import ChatBody, read_conversation, render_prompt
+from lineclear.gateway.codecs.chat import ChatBody, read_conversation
+from lineclear.gateway.codecs.messages import count_tokens
 from lineclear.gateway.codecs.model_name import check_model_name
+from lineclear.gateway.codecs.prompt import render_prompt
 from lineclear.gateway.codecs.sampling import refuse_hopeless
 from lineclear.gateway.codecs.unserved import TOKENIZE_CHAT, TOKENIZE_TEXT, UnservedFields
 from lineclear.gateway.detokenize import detokenize
@@ -122,6 +124,10 @@ class Pages:
         """The tokens of a text, or of a conversation as the chat API would render it."""
         await send_body(send, await self._answer(scope, receive, _tokenize))
 
+    async def count_tokens(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The tokens of the prompt that a body of `/v1/messages` makes; no worker is asked, and no queue stood in."""
+        await send_body(send, await self._answer(scope, receive, _count_tokens))
+
     async def detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The text of tokens."""
         await send_body(send, await self._answer(scope, receive, _detokenize))
@@ -141,6 +147,9 @@ class Pages:
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
             "owned_by": "lineclear",
             "max_model_len": model.max_sequence_len,
+            "lifecycle": "active",
+            "max_input_tokens": model.max_prompt_len,
+            "max_tokens": model.max_sequence_len,
         }
 
 
@@ -168,6 +177,10 @@ def _tokenize(body: bytes, model: ServedModel) -> bytes:
         refuse_hopeless(text.prompt, model, "prompt")
         token_ids = model.assets.tokenization.encode_prompt(text.prompt, add_special_tokens=add_special_tokens)
     return encode_json({"count": len(token_ids), "max_model_len": model.max_sequence_len, "tokens": token_ids})
+
+
+def _count_tokens(body: bytes, model: ServedModel) -> bytes:
+    return encode_json({"input_tokens": count_tokens(body, model)})
 
 
 def _detokenize(body: bytes, model: ServedModel) -> bytes:

@@ -2,7 +2,8 @@
 
     THINKING ── </think> · <tool_call> ──▶ ANSWERING ── <think> ──▶ THINKING
 
-A tool call ends the thinking even if the model forgot to close it. Tags that make no sense where they stand are text.
+A tool call ends the thinking even if the model forgot to close it. Tags that make no sense where they stand are text,
+and so are those inside a call: nothing is thought in the middle of an argument.
 """
 
 from enum import Enum, auto
@@ -33,8 +34,15 @@ class ReasoningSplitter:
         """Whether the next text is reasoning."""
         return self._state is _State.THINKING
 
-    def push(self, fragment: Fragment) -> list[Reasoning | Fragment]:
-        """Reasoning, and the fragments that belong to the answer."""
+    def push(self, fragment: Fragment, *, is_in_call: bool = False) -> list[Reasoning | Fragment]:
+        """Reasoning, and the fragments that belong to the answer.
+
+        Args:
+            fragment: what comes next.
+            is_in_call: it comes inside a tool call.
+        """
+        if is_in_call:
+            return [fragment]
         if self._state is _State.ANSWERING:
             return self._answer(fragment)
         return self._think(fragment)

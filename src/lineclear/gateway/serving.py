@@ -23,20 +23,19 @@ from lineclear.gateway.accepted import ClientGone, Generation
 from lineclear.gateway.answer import AnswerReader
 from lineclear.gateway.bodies import Bodies, Body
 from lineclear.gateway.dispatch import Dispatcher
+from lineclear.gateway.envelopes import REQUEST_ID_KEY
 from lineclear.gateway.errors import ApiError, OverloadedError, UnavailableError
 from lineclear.gateway.generation import ApiCall, CallContext, Codec
 from lineclear.gateway.http import ClientDisconnectedError, ClientWatch, EventStream, send_body
 from lineclear.gateway.ledger import Ledger, Outcome
 from lineclear.gateway.metrics import GatewayMetrics
-from lineclear.gateway.middleware import REQUEST_ID_KEY
 from lineclear.gateway.served_model import ServedModel, TextAssets, serve_model
-from lineclear.gateway.sse import KEEP_ALIVE
 from lineclear.gateway.usage import Usage
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 5.0
-"""Silence after which a stream says that it is alive: proxies and clients give up after 30 s and more."""
+"""Silence after which a stream says that it is alive: proxies give up after 30 s and more, clients after 300."""
 
 MAX_PREPARING = 256
 """Bodies that are prepared or wait for it; each may be large."""
@@ -179,7 +178,8 @@ class _Exchange:
             await stream.finish(call.reply.end(reader.choices, reader.usage()))
         except ApiError as error:
             self.record_error(error)
-            await stream.write(call.reply.failure(error))
+            words = call.reply.failure(error, is_ready=self._services.dispatcher.is_ready)
+            await (stream.finish if words.is_ending else stream.write)(words.data)
             return False
         return True
 
@@ -193,7 +193,7 @@ class _Exchange:
             if data:
                 generation.mark_delivered()
             elif self._now() - last_write >= self._services.keep_alive_seconds:
-                data = KEEP_ALIVE
+                data = call.reply.keep_alive()
                 self._metrics.keep_alives.inc()
             if data:
                 await stream.write(data)

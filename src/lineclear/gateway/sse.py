@@ -4,6 +4,8 @@ Source: WHATWG HTML, "Server-sent events": an event is `data:` lines and an empt
 is a comment.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -27,3 +29,13 @@ def encode_json(value: object) -> bytes:
 def event(data: bytes) -> bytes:
     """An event that carries the data."""
     return b"data: " + data + b"\n\n"
+
+
+def typed_event(fields: Mapping[str, object]) -> bytes:
+    """An event whose name is the `type` of the object that it carries."""
+    return b"event: " + str(fields["type"]).encode() + b"\n" + event(encode_json(fields))
+
+
+def comment(data: bytes) -> bytes:
+    """A comment on one line."""
+    return b": " + data + b"\n\n"

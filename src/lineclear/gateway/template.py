@@ -26,6 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lineclear.base.errors import CheckpointError
 from lineclear.gateway.conversation import Conversation, JsonObject, Message
 from lineclear.gateway.errors import InvalidRequestError, refuse
+from lineclear.gateway.fragments import Marker
 
 GUARDS = (*map(chr, range(0xFDD0, 0xFDF0)), *map(chr, range(0xF0000, 0xF1000)))
 """Candidates for the guard: noncharacters and private characters, which real text has no use for."""
@@ -89,7 +90,7 @@ class ChatTemplate:
             InvalidRequestError: The template refuses the messages.
         """
         values = _values(conversation)
-        if sum(map(len, _read_texts(values))) < LARGE_CHARACTERS:
+        if sum(map(len, _read_texts(values, conversation.param))) < LARGE_CHARACTERS:
             return None
         return self._render(values, conversation, guard="")
 
@@ -100,9 +101,22 @@ class ChatTemplate:
             InvalidRequestError: The template refuses the messages.
         """
         values = _values(conversation)
-        guard = _unused_guard(_read_texts(values))
+        texts = _read_texts(values, conversation.param)
+        guard = _unused_guard([*texts, conversation.continuation, conversation.opened_call], conversation.param)
         guarded = cast("JsonObject", self._break_literals(values, guard))
-        return Rendered(self._render(guarded, conversation, guard), guard)
+        rendered = Rendered(self._render(guarded, conversation, guard), guard)
+        if not conversation.continuation and not conversation.opened_call:
+            return rendered
+        return self._begin_answer(rendered, conversation)
+
+    def _begin_answer(self, rendered: Rendered, conversation: Conversation) -> Rendered:
+        """The answer begins with what is written here; nothing is thought before it."""
+        guard = rendered.guard
+        text = rendered.text + (Marker.THINK_CLOSE.value if rendered.ends_with(Marker.THINK_OPEN.value) else "")
+        text += self._break_text(conversation.continuation, guard)
+        if conversation.opened_call:
+            text += Marker.TOOL_CALL_OPEN.value + self._break_text(conversation.opened_call, guard)
+        return Rendered(text, guard)
 
     def _render(self, values: JsonObject, conversation: Conversation, guard: str) -> str:
         try:
@@ -111,8 +125,9 @@ class ChatTemplate:
             )
         except _RENDER_ERRORS as error:
             message = str(error).replace(guard, "")
+            param = conversation.param
             raise InvalidRequestError(
-                f"messages: the model's chat template cannot show them ({message})", "messages"
+                f"{param}: the model's chat template cannot show them ({message})", param
             ) from None
 
     def _break_literals(self, value: object, guard: str) -> object:
@@ -159,18 +174,18 @@ def _literals_pattern(literals: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(literal) for literal in sorted(literals, key=len, reverse=True)))
 
 
-def _unused_guard(texts: list[str]) -> str:
+def _unused_guard(texts: list[str], param: str) -> str:
     used = {guard for text in texts if not text.isascii() for guard in _GUARD_PATTERN.findall(text)}
     for guard in GUARDS:
         if guard not in used:
             return guard
-    raise InvalidRequestError("messages: the text uses every private character there is", "messages")
+    raise InvalidRequestError(f"{param}: the text uses every private character there is", param)
 
 
-def _read_texts(values: JsonObject) -> list[str]:
+def _read_texts(values: JsonObject, param: str) -> list[str]:
     texts = list(islice(_texts(values), MAX_VALUES + 1))
     if len(texts) > MAX_VALUES:
-        raise refuse("messages", "too many values, tools and variables included", f"at most {MAX_VALUES}")
+        raise refuse(param, "too many values, tools and variables included", f"at most {MAX_VALUES}")
     return texts
 
 

@@ -80,6 +80,17 @@ class ToolCallParser:
         """Characters that may still turn out to be text."""
         return len(self._raw if self._state is _State.NAME else self._whitespace)
 
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the next text belongs to a call, or may."""
+        return self._state not in {_State.CONTENT, _State.VERBATIM}
+
+    def begin(self, name: str) -> list[Part]:
+        """The answer goes on inside a call of a declared tool, of which nothing but the name is written yet."""
+        parts = self._start_call(name)
+        self._state = _State.AFTER_VALUE
+        return parts
+
     def push(self, fragment: Fragment) -> list[Part]:  # noqa: PLR0911 - one state, one answer
         """The parts that are certain after this fragment."""
         match self._state:

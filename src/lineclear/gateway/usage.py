@@ -30,6 +30,26 @@ class Usage:
             "completion_tokens_details": {"reasoning_tokens": self.num_reasoning_tokens},
         }
 
+    def anthropic(self) -> dict[str, Any]:
+        """The `usage` object of Anthropic's API, where the tokens of a prompt are those that were not cached."""
+        return {
+            "input_tokens": self.num_prompt_tokens - self.num_cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": self.num_cached_tokens,
+            "output_tokens": self.num_completion_tokens,
+            "output_tokens_details": {"thinking_tokens": self.num_reasoning_tokens},
+        }
+
+    def responses(self) -> dict[str, Any]:
+        """The `usage` object of OpenAI's Responses API."""
+        return {
+            "input_tokens": self.num_prompt_tokens,
+            "input_tokens_details": {"cached_tokens": self.num_cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": self.num_completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.num_reasoning_tokens},
+            "total_tokens": self.num_prompt_tokens + self.num_completion_tokens,
+        }
+
 
 def draft_figures(counts: DraftCounts | None) -> dict[str, Any]:
     """The draft figures of one choice, as clients that ask for them get them."""

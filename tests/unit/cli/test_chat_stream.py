@@ -72,9 +72,10 @@ def test_other_servers_without_details_are_read() -> None:
     assert figures == Figures(1, 0, 2, None)
 
 
-def test_a_failure_in_the_middle_is_the_last_event() -> None:
-    stream = lines(delta(content="a"), {"error": {"message": "the worker was lost"}}, delta(content="never read"))
-    events = list(read_events(stream))
+@pytest.mark.parametrize("prefix", ["data: ", ": error "])
+def test_a_failure_in_the_middle_is_the_last_event(prefix: str) -> None:
+    error = prefix + json.dumps({"error": {"message": "the worker was lost"}})
+    events = list(read_events([*lines(delta(content="a")), error, "", *lines(delta(content="never read"))]))
     assert events == [Text("a"), ServerFailure("the worker was lost")]
 
 

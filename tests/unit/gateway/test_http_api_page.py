@@ -11,7 +11,9 @@ import pytest
 
 from lineclear.gateway.codecs.chat import ChatBody
 from lineclear.gateway.codecs.completions import CompletionBody
-from lineclear.gateway.codecs.unserved import CHAT, COMPLETIONS
+from lineclear.gateway.codecs.messages_body import MessagesBody
+from lineclear.gateway.codecs.responses_body import ResponsesBody
+from lineclear.gateway.codecs.unserved import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from lineclear.protocol import wire
 from tests.unit.gateway.conftest import RunningGateway
 
@@ -19,16 +21,26 @@ PAGE = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text()
 ROW = re.compile(r"\| `(?P<field>\w+)` \| `(?P<example>[^`]+)` \|", re.MULTILINE)
 REFUSED_ROW = re.compile(r"\| (?P<api>\w+) \| `(?P<field>\w+)` \| `(?P<example>[^`]+)` \|", re.MULTILINE)
 
-UNSERVED_ROW = re.compile(r"\| (?P<apis>[\w ]+) \| (?P<fields>`[\w`, ]+`) \| (?P<allowed>.+) \|", re.MULTILINE)
+UNSERVED_ROW = re.compile(r"^\| (?P<apis>[\w, ]+) \| (?P<fields>`[\w`, ]+`) \| (?P<allowed>.+) \|$", re.MULTILINE)
+IGNORED_ROW = re.compile(r"^\| (?P<apis>[\w, ]+) \| `(?P<field>\w+)` \| `(?P<example>[^`]+)` \|", re.MULTILINE)
 
-KINDS = {"chat": ChatBody, "completions": CompletionBody}
-PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
-UNSERVED = {"chat": CHAT, "completions": COMPLETIONS}
-LEAST = {"chat": {"messages": [{"role": "user", "content": "hello"}]}, "completions": {"prompt": "hello"}}
+KINDS = {"chat": ChatBody, "completions": CompletionBody, "messages": MessagesBody, "responses": ResponsesBody}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+}
+UNSERVED = {"chat": CHAT, "completions": COMPLETIONS, "messages": MESSAGES, "responses": RESPONSES}
+LEAST = {
+    "chat": {"messages": [{"role": "user", "content": "hello"}]},
+    "completions": {"prompt": "hello"},
+    "messages": {"messages": [{"role": "user", "content": "hello"}]},
+    "responses": {"input": "hello"},
+}
+SHARED = {"chat": ["chat and completions"], "completions": ["chat and completions"], "messages": [], "responses": []}
+"""Tables of fields that an API has with some others."""
 COMPANY = {
-    "min_tokens": {"max_tokens": 8},
-    "parallel_tool_calls": {"tools": [{"type": "function", "function": {"name": "f"}}]},
-    "tool_choice": {"tools": [{"type": "function", "function": {"name": "f"}}]},
     "stream_options": {"stream": False},
 }
 """What an example needs beside it to make sense."""
@@ -48,7 +60,7 @@ def section(heading: str) -> str:
 
 
 def served(api: str) -> list[Example]:
-    text = section("Fields served by chat and completions") + section(f"Fields served by {api}")
+    text = "".join(section(f"Fields served by {name}") for name in ("all", *SHARED[api], api))
     return [Example(api, row["field"], json.loads(row["example"])) for row in ROW.finditer(text)]
 
 
@@ -58,7 +70,12 @@ def refused() -> list[Example]:
 
 
 def ignored(api: str) -> list[Example]:
-    return [Example(api, row["field"], json.loads(row["example"])) for row in ROW.finditer(section("Ignored"))]
+    rows = [row for row in IGNORED_ROW.finditer(section("Ignored")) if api in apis_of(row)]
+    return [Example(api, row["field"], json.loads(row["example"])) for row in rows]
+
+
+def apis_of(row: re.Match[str]) -> list[str]:
+    return list(KINDS) if row["apis"] == "all" else re.split(", | and ", row["apis"])
 
 
 @pytest.mark.parametrize("api", KINDS)
@@ -71,7 +88,7 @@ def test_the_fields_of_a_body_are_those_that_the_page_calls_served(api: str) -> 
 
 @pytest.mark.parametrize("api", KINDS)
 def test_the_fields_that_are_not_served_are_in_the_page_with_what_is_allowed(api: str) -> None:
-    rows = [row for row in UNSERVED_ROW.finditer(section("Fields not served")) if api in row["apis"].split(" and ")]
+    rows = [row for row in UNSERVED_ROW.finditer(section("Fields not served")) if api in apis_of(row)]
     shown = [(name, row["allowed"]) for row in rows for name in re.findall(r"`(\w+)`", row["fields"])]
     assert sorted(shown) == sorted((name, unserved.allowed) for name, unserved in UNSERVED[api].items())
 
@@ -99,7 +116,7 @@ def test_what_is_refused_is_refused_by_name(gateway: RunningGateway) -> None:
     for example in examples:
         answer = post(gateway, example)
         assert answer.status_code == 400, example
-        assert re.match(r"\w+", answer.json()["error"]["param"])[0] == example.field, example
+        assert re.match(r"\w+", answer.json()["error"]["message"])[0] == example.field, example
 
 
 def post(gateway: RunningGateway, example: Example) -> httpx.Response:

@@ -54,28 +54,32 @@ class LineclearOptions(msgspec.Struct):
     """Answer how the drafts of each choice fared."""
 
 
-class GenerationBody(msgspec.Struct, kw_only=True):
+class SamplingBody(msgspec.Struct, kw_only=True):
+    """How tokens are chosen: what every API here takes, whichever of these its own clients know."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: LogitBias | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+
+
+class GenerationBody(SamplingBody, kw_only=True):
     """The fields that all generating APIs of OpenAI share, and those that servers of open models add."""
 
     model: str | None = None
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     n: int | None = None
     stop: StopStrings | None = None
-    seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: LogitBias | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: list[int] | None = None
     skip_special_tokens: bool | None = None
     lineclear: LineclearOptions | None = None
 

@@ -16,22 +16,22 @@ from lineclear.gateway.codecs.chat_messages import MessageBody, read_messages, r
 from lineclear.gateway.codecs.logprobs import chat_logprobs
 from lineclear.gateway.codecs.model_name import check_model_name
 from lineclear.gateway.codecs.openai_stream import OpenAiStream
+from lineclear.gateway.codecs.prompt import render_prompt
 from lineclear.gateway.codecs.sampling import (
     build_sampling,
     count_choices,
     refuse_continuous_usage,
-    refuse_hopeless,
     vary_seed,
 )
 from lineclear.gateway.codecs.tool_choice import choose_tools
 from lineclear.gateway.codecs.unserved import CHAT, UnservedFields
 from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.conversation import Conversation
-from lineclear.gateway.errors import ApiError, InvalidRequestError, refuse
+from lineclear.gateway.errors import ApiError, refuse
 from lineclear.gateway.fragments import Content, Marker, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
-from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest
-from lineclear.gateway.served_model import ServedModel
-from lineclear.gateway.template import RESERVED_VARIABLES, Rendered
+from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest, LastWords
+from lineclear.gateway.sse import KEEP_ALIVE, comment, encode_json
+from lineclear.gateway.template import RESERVED_VARIABLES
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.vocabulary import Vocabulary
 
@@ -97,7 +97,8 @@ class ChatCodec:
                 interprets_tags=True,
                 starts_thinking=rendered.ends_with(Marker.THINK_OPEN.value),
                 tools=choose_tools(conversation.tools, chat.tool_choice).callable_tools,
-                single_call=chat.parallel_tool_calls is False,
+                single_call=chat.parallel_tool_calls is False or bool(conversation.opened_call),
+                opened_call=conversation.opened_call,
             ),
             want_draft_counts=chat.want_draft_figures,
         )
@@ -118,33 +119,14 @@ def read_conversation(chat: ChatBody) -> Conversation:
         raise refuse("chat_template_kwargs", name, "names that are not filled by other fields")
     if chat.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", chat.reasoning_effort)
-    tools = read_tools(chat.tools or [])
+    chosen = choose_tools(read_tools(chat.tools or []), chat.tool_choice)
     return Conversation(
         messages=read_messages(chat.messages),
-        tools=choose_tools(tools, chat.tool_choice).shown_tools,
+        tools=chosen.shown_tools,
+        opened_call=chosen.opened_call,
         template_variables=variables,
         add_generation_prompt=chat.add_generation_prompt is not False,
     )
-
-
-def render_prompt(conversation: Conversation, model: ServedModel) -> tuple[Rendered, list[int]]:
-    """The rendered conversation and its tokens.
-
-    Raises:
-        InvalidRequestError: The model has no chat template, or the template refuses the messages.
-        PromptTooLongError: They are hopelessly many; whether the rest fits is for the caller to see.
-    """
-    template = model.assets.template
-    if template is None:
-        raise InvalidRequestError("messages: this model has no chat template; use /v1/completions", "messages")
-    preview = template.preview(conversation)
-    if preview is not None:
-        refuse_hopeless(preview, model, "messages")
-    rendered = template.render(conversation)
-    prompt_token_ids = model.assets.tokenization.encode_rendered(rendered.text, rendered.guard)
-    if not prompt_token_ids:
-        raise refuse("messages", "an empty prompt", "messages that render to at least one token")
-    return rendered, prompt_token_ids
 
 
 def _read_max_tokens(chat: ChatBody) -> int | None:
@@ -204,9 +186,16 @@ class ChatReply:
         """Usage and draft figures where they are wanted, and the end of the stream."""
         return self._stream.end(choices, usage)
 
-    def failure(self, error: ApiError) -> bytes:
-        """The error as an event."""
-        return self._stream.failure(error)
+    def keep_alive(self) -> bytes:
+        """A comment."""
+        return KEEP_ALIVE
+
+    def failure(self, error: ApiError, *, is_ready: bool) -> LastWords:  # noqa: ARG002 - the same either way
+        """The error as a comment, for people, and a cut connection.
+
+        Agents send a request again when its connection is cut. An event with an error in it ends the session of some.
+        """
+        return LastWords(comment(b"error " + encode_json(error.envelope())))
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """A chat completion."""

@@ -10,8 +10,9 @@ Coding agents send what they got back, and what they got back from other servers
 | `reasoning` | `reasoning_content` |
 | `function_call`, the older form of `tool_calls`, from the assistant | a tool call |
 | content that begins with `<think>…</think>`, from the assistant | reasoning, then content |
-What the model could not be shown is refused: images, sound, files, `null` from the user. So is what asks for an answer
-that goes on with a message (`prefix`, `partial`).
+| an image, sound or file in a tool's content | a note that it cannot be read: the user can take nothing back there |
+What the model could not be shown is refused: images, sound and files from the user, and `null` from the user. So is
+what asks for an answer that goes on with a message (`prefix`, `partial`).
 """
 
 from typing import Annotated, Any
@@ -48,6 +49,9 @@ class ContentPart(msgspec.Struct):
     refusal: str | None = None
 
 
+ContentBody = str | Annotated[list[str | ContentPart], msgspec.Meta(max_length=MAX_PIECES)] | None
+
+
 class FunctionCallBody(msgspec.Struct):
     """The function of a past tool call."""
 
@@ -66,7 +70,7 @@ class MessageBody(msgspec.Struct):
     """A message as clients send it."""
 
     role: str
-    content: str | Annotated[list[str | ContentPart], msgspec.Meta(max_length=MAX_PIECES)] | None = None
+    content: ContentBody = None
     reasoning_content: str | None = None
     reasoning: JsonValue = None
     tool_calls: Annotated[list[ToolCallBody], msgspec.Meta(max_length=MAX_PIECES)] | None = None
@@ -117,7 +121,8 @@ def _read_message(body: MessageBody, path: str) -> Message:
     if body.content is None and role in {"system", "user"}:
         raise refuse(f"{path}.content", None, "a string, or a list of text parts")
     _refuse_unserved(body, path)
-    content = _read_content(body.content, f"{path}.content")
+    read = read_tool_content if role == "tool" else read_content
+    content = read(body.content, f"{path}.content")
     reasoning = body.reasoning_content
     if reasoning is None and isinstance(body.reasoning, str):
         reasoning = body.reasoning
@@ -142,10 +147,31 @@ def _refuse_unserved(body: MessageBody, path: str) -> None:
             raise refuse(f"{path}.{name}", value, allowed, "unserved_field")
 
 
-def _read_content(content: str | list[str | ContentPart] | None, path: str) -> str:
+def read_content(content: ContentBody, path: str) -> str:
+    """The text of a message's content.
+
+    Raises:
+        InvalidRequestError: A part of it is no text.
+    """
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(_read_part(part, f"{path}[{idx}]") for idx, part in enumerate(content))
+
+
+def read_tool_content(content: ContentBody, path: str) -> str:
+    """The text of what a tool brought, with notes for what is none.
+
+    Raises:
+        InvalidRequestError: A text is missing.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(
+        f"[{part.type}: this model reads text only]"
+        if isinstance(part, ContentPart) and part.type not in _TEXT_PARTS
+        else _read_part(part, f"{path}[{idx}]")
+        for idx, part in enumerate(content)
+    )
 
 
 def _read_part(part: str | ContentPart, path: str) -> str:
@@ -171,10 +197,10 @@ def _read_tool_calls(message: MessageBody) -> tuple[PastToolCall, ...]:
     calls = [(call.id or "", call.function) for call in message.tool_calls or []]
     if message.function_call is not None:
         calls.append(("", message.function_call))
-    return tuple(PastToolCall(call_id, call.name, _read_arguments(call.arguments)) for call_id, call in calls)
+    return tuple(PastToolCall(call_id, call.name, read_arguments(call.arguments)) for call_id, call in calls)
 
 
-def _read_arguments(arguments: object) -> JsonObject:
+def read_arguments(arguments: object) -> JsonObject:
     """The arguments of a past call as an object, whatever was sent: a broken call must not end the conversation."""
     value = arguments
     if isinstance(arguments, str):

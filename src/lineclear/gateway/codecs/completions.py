@@ -28,8 +28,9 @@ from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.detokenize import detokenize
 from lineclear.gateway.errors import ApiError, refuse
 from lineclear.gateway.fragments import Content
-from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest
+from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest, LastWords
 from lineclear.gateway.served_model import ServedModel
+from lineclear.gateway.sse import KEEP_ALIVE
 from lineclear.gateway.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16
@@ -179,8 +180,12 @@ class CompletionReply:
         """Usage and draft figures where they are wanted, and the end of the stream."""
         return self._stream.end(choices, usage)
 
-    def failure(self, error: ApiError) -> bytes:
-        """The error as an event."""
+    def keep_alive(self) -> bytes:
+        """A comment."""
+        return KEEP_ALIVE
+
+    def failure(self, error: ApiError, *, is_ready: bool) -> LastWords:  # noqa: ARG002 - the same either way
+        """The error as an event, and a cut connection."""
         return self._stream.failure(error)
 
     def whole(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:

@@ -5,6 +5,7 @@ from typing import Any
 
 from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.errors import ApiError
+from lineclear.gateway.generation import LastWords
 from lineclear.gateway.sse import encode_json, event
 from lineclear.gateway.usage import Usage, draft_figures
 
@@ -48,9 +49,9 @@ class OpenAiStream:
         last = self.chunk([], usage, **extra) if self._include_usage or extra else b""
         return last + DONE
 
-    def failure(self, error: ApiError) -> bytes:
-        """An error as an event."""
-        return event(encode_json(error.envelope()))
+    def failure(self, error: ApiError) -> LastWords:
+        """An error as an event, and a cut connection."""
+        return LastWords(event(encode_json(error.envelope())))
 
     def whole(self, objects: list[dict[str, Any]], choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """An answer in one piece."""

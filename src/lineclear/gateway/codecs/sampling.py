@@ -5,7 +5,7 @@ from typing import TypeVar
 import msgspec
 
 from lineclear.base.errors import RequestError
-from lineclear.gateway.codecs.body import GenerationBody
+from lineclear.gateway.codecs.body import GenerationBody, SamplingBody
 from lineclear.gateway.errors import PromptTooLongError, invalid_request, refuse
 from lineclear.gateway.served_model import ServedModel
 from lineclear.protocol.sampling import SamplingParams, validate_sampling
@@ -63,7 +63,7 @@ def refuse_too_long(num_prompt_tokens: int, model: ServedModel, prompt_param: st
 
 
 def build_sampling(
-    body: GenerationBody,
+    body: SamplingBody,
     model: ServedModel,
     *,
     num_prompt_tokens: int,

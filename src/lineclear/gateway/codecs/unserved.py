@@ -181,6 +181,48 @@ COMPLETIONS: Mapping[str, Unserved] = GENERATION | {
 }
 """What plain completions do not serve."""
 
+MESSAGES: Mapping[str, Unserved] = {
+    name: row for name, row in GENERATION.items() if name not in {"stop_sequences", "thinking"}
+} | {
+    "response_format": Unserved("null: say output_config.format"),
+    "enable_thinking": _only(instead="null: say it in thinking"),
+    "reasoning": _only({}, instead="null: say it in thinking and output_config.effort"),
+    "mcp_servers": Unserved("null or []: nobody else's tools are run here"),
+    "container": Unserved("null: nothing is run here"),
+    "prompt": Unserved("null: say messages"),
+    "stop": Unserved("null: say stop_sequences"),
+    "max_completion_tokens": _only(instead="null: say max_tokens"),
+    "max_tokens_to_sample": _only(instead="null: say max_tokens"),
+    "n": Unserved("null or 1: a message has one answer", (*_NOTHING, 1)),
+    "parallel_tool_calls": _only(instead="null: say tool_choice.disable_parallel_tool_use"),
+    "reasoning_effort": _only(instead="null: say output_config.effort"),
+    "chat_template_kwargs": Unserved("null: say it in thinking"),
+    "logprobs": Unserved("null or false: the answer does not report this"),
+    "skip_special_tokens": _only(True, instead="null or true: control tokens are not shown"),
+}
+"""What `/v1/messages` does not serve. Clients send much that means nothing here (betas, cache_control): ignored."""
+
+RESPONSES: Mapping[str, Unserved] = {name: row for name, row in GENERATION.items() if name != "reasoning"} | {
+    "previous_response_id": Unserved("null: nothing is stored; say the whole conversation in input"),
+    "conversation": Unserved("null: nothing is stored; say the whole conversation in input"),
+    "prompt": Unserved("null: nothing is stored; say it in instructions and input"),
+    "background": Unserved("null or false: the answer comes on the connection that asks for it"),
+    "truncation": _only("disabled", instead="null or disabled: a prompt is answered whole, or refused"),
+    "context_management": Unserved("null or []: a prompt is answered whole, or refused"),
+    "top_logprobs": Unserved("null or 0: the answer does not report this", (*_NOTHING, 0)),
+    "logprobs": Unserved("null or false: the answer does not report this"),
+    "response_format": Unserved("null: say text.format"),
+    "messages": Unserved("null: say input"),
+    "max_tokens": _only(instead="null: say max_output_tokens"),
+    "max_completion_tokens": _only(instead="null: say max_output_tokens"),
+    "stop": Unserved("null: this API has no stop strings; /v1/chat/completions has"),
+    "n": Unserved("null or 1: a response is one answer", (*_NOTHING, 1)),
+    "reasoning_effort": _only(instead="null: say reasoning.effort"),
+    "chat_template_kwargs": Unserved("null: say it in reasoning"),
+    "skip_special_tokens": _only(True, instead="null or true: control tokens are not shown"),
+}
+"""What `/v1/responses` does not serve."""
+
 _TOKEN_STRINGS: Mapping[str, Unserved] = {"return_token_strs": Unserved("false: /detokenize spells tokens")}
 
 TOKENIZE_TEXT: Mapping[str, Unserved] = PROMPTS | _TOKEN_STRINGS

@@ -36,6 +36,10 @@ def call(arguments: object) -> dict[str, Any]:
         ({"role": "user", "content": "<think>r</think>a"}, Message("user", "<think>r</think>a")),
         ({"role": "tool", "content": None, "tool_call_id": "c1"}, Message("tool", "", tool_call_id="c1")),
         ({"role": "tool", "content": [{"type": "text", "text": "x"}]}, Message("tool", "x")),
+        (
+            {"role": "tool", "content": [{"type": "image_url"}, "x"]},
+            Message("tool", "[image_url: this model reads text only]x"),
+        ),
         ({"role": "function", "name": "f", "content": "x"}, Message("tool", "x", name="f")),
         ({"role": "user", "content": "x", "tool_calls": [call("{}")]}, Message("user", "x")),
     ],
@@ -81,7 +85,7 @@ def test_tool_calls_without_results_and_results_without_calls_are_kept_in_order(
         ({"role": "wizard", "content": "x"}, r"messages\[0\].role"),
         ({"role": "system", "content": None}, r"messages\[0\].content"),
         ({"role": "user", "content": [{"type": "input_audio"}]}, r"messages\[0\].content\[0\].type"),
-        ({"role": "tool", "content": [{"type": "image_url"}]}, r"messages\[0\].content\[0\].type"),
+        ({"role": "tool", "content": [{"type": "text"}]}, r"messages\[0\].content\[0\].text"),
         ({"role": "user", "content": ["a", {"type": "text"}]}, r"messages\[0\].content\[1\].text"),
     ],
 )

@@ -26,18 +26,36 @@ def test_allowed_tools_are_callable_and_all_are_shown() -> None:
     assert (selection.shown_tools, selection.callable_tools) == ((A, B), (B,))
 
 
+ALLOWED_B = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"function": {"name": "b"}}]}}
+
+
+@pytest.mark.parametrize(
+    "tool_choice",
+    [{"type": "function", "function": {"name": "b"}}, {"type": "function", "name": "b"}, ALLOWED_B],
+)
+def test_one_tool_can_be_forced(tool_choice: object) -> None:
+    selection = choose_tools((A, B), tool_choice)
+    assert (selection.shown_tools, selection.callable_tools, selection.opened_call) == ((A, B), (B,), "b")
+
+
+def test_a_call_is_required_of_the_only_tool() -> None:
+    assert choose_tools((A,), "required").opened_call == "a"
+
+
 @pytest.mark.parametrize(
     "tool_choice",
     [
         "required",
         "any",
         5,
-        {"type": "function", "function": {"name": "a"}},
+        {"type": "function", "function": {"name": "nobody"}},
+        {"type": "function"},
         {"type": "allowed_tools"},
         {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "maybe", "tools": []}},
         {},
     ],
 )
-def test_a_call_cannot_be_forced(tool_choice: object) -> None:
+def test_what_else_is_asked_for_is_refused(tool_choice: object) -> None:
     with pytest.raises(InvalidRequestError, match="tool_choice"):
         choose_tools((A, B), tool_choice)
