@@ -85,9 +85,7 @@ class _KvMemory:
 def assemble(config: ServeConfig, seat: Seat, progress: Progress, on_span: SpanSink | None = None) -> Assembly:
     """Load the model and build the parts of a worker, or of the first rank of one.
 
-    Args:
-        config, seat, progress: whose, its place, and who hears how far it is.
-        on_span: hears what the passes and lanes of a first rank do, in their threads.
+    `on_span` hears what the passes and lanes of a first rank do, in their threads.
 
     Raises:
         ConfigError: A setting that model, machine or role cannot meet.
@@ -122,9 +120,7 @@ def assemble_follower(
         As `assemble`.
     """
     kv = _KvMemory(_open_mover(config))
-    built, link, seat = build_follower(
-        config, seat, kv.open, progress.on_tensor, progress.on_waiting, on_span
-    )
+    built, link, seat = build_follower(config, seat, kv.open, progress.on_tensor, progress.on_waiting, on_span)
     parts, endpoint = _rank_parts(config, seat, kv, built.parts.store.layout)
     desk = FollowerDesk(parts, link.send)
     if built.copies is not None and built.copies.files is not None:

@@ -79,9 +79,7 @@ def measure(spans: SpansByRank, steps: Iterable[Step]) -> Communication:
     )
 
 
-def batch_bytes(
-    steps: Iterable[Step], shape: Sequence[PartShape], block_size: int, index_topk: int
-) -> dict[str, int]:
+def batch_bytes(steps: Iterable[Step], shape: Sequence[PartShape], block_size: int, index_topk: int) -> dict[str, int]:
     """What owners have to send for steps of one sequence at a time: the blocks before each chunk, by "layer part".
 
     Index keys are read by chunks that reach beyond `index_topk` alone.

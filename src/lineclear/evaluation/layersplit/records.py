@@ -1,8 +1,8 @@
 """What was measured, as a file that grows: one point after the other, so that a run that was stopped goes on.
 
-    point       one number of ranks, one kind, one length; both layouts
-    rotation    every session's prompt of that length, with as much KV as the budget has room for
-    spare       no more sessions than both layouts have room for: equal hits
+point       one number of ranks, one kind, one length; both layouts
+rotation    every session's prompt of that length, with as much KV as the budget has room for
+spare       no more sessions than both layouts have room for: equal hits
 """
 
 import os

@@ -102,8 +102,11 @@ def budget_for(setting: Setting, shape: Sequence[PartShape], num_ranks: int) -> 
     wanted = int(setting.num_sessions * setting.lengths[0] / PRESSURE)
     least = setting.longest + ROOM_BLOCKS * setting.block_size
     kv_bytes = _in_blocks(max(wanted, least), setting.block_size) * whole
-    row_bytes: dict[KvLayout, int] = {"replicated": whole, "layersplit": max(own_layers(shape, num_ranks).row_bytes)}
-    tokens = {layout: kv_bytes // (each * setting.block_size) * setting.block_size for layout, each in row_bytes.items()}
+    heaviest = max(own_layers(shape, num_ranks).row_bytes)
+    row_bytes: dict[KvLayout, int] = {"replicated": whole, "layersplit": heaviest}
+    tokens = {
+        layout: kv_bytes // (each * setting.block_size) * setting.block_size for layout, each in row_bytes.items()
+    }
     return Budget(kv_bytes, tokens, row_bytes)
 
 

@@ -1,7 +1,7 @@
 """The sessions' prompts: code of the bundled corpus, each session its own from the first block on.
 
-    session s   │ salt of s │ corpus from s's place on, round and round …
-    asked              [0, 0.9 L) ─▶ measured [0, L) ─▶ … the next length: the same prompt, grown
+session s   │ salt of s │ corpus from s's place on, round and round …
+asked              [0, 0.9 L) ─▶ measured [0, L) ─▶ … the next length: the same prompt, grown
 """
 
 import itertools
