@@ -25,6 +25,9 @@ from lineclear.model.config import load_config
 from lineclear.parallel.build import KvLayout
 from lineclear.worker.ranks.instance import whole_shape
 
+SPARE_SESSIONS = 2
+"""Of a spare point, if there is room: what they are for is seen with few."""
+
 OnProgress = Callable[[str], None]
 
 OnTrace = Callable[[int, KvLayout, SpansByRank], None]
@@ -109,7 +112,7 @@ class Bench:
                 seen_len = self._setting.seen_len(key.length)
                 answer = instance.ask(self._traffic.prompt(session, seen_len))
                 self._tell(key, layout, f"session {session} warmed", seen_len, answer)
-        measuring = {layout: _Measuring(instance) for layout, instance in instances.items()}
+        measuring: dict[KvLayout, _Measuring] = {layout: _Measuring(instance) for layout, instance in instances.items()}
         for each in measuring.values():
             each.instance.spans.skip()
             each.started_ns = time.perf_counter_ns()
@@ -154,7 +157,8 @@ class Bench:
         num_sessions = self._setting.num_sessions
         if kind == "rotation":
             return range(num_sessions)
-        return range(num_sessions, num_sessions + min(num_sessions, budget.room_sessions(self._setting.lengths[0])))
+        room = min(SPARE_SESSIONS, num_sessions, budget.room_sessions(self._setting.lengths[0]))
+        return range(num_sessions, num_sessions + room)
 
     def _tell(self, key: PointKey, layout: KvLayout, what: str, length: int, answer: Answer) -> None:
         hits = f"{answer.num_hit_tokens:,} of {length:,} tokens found, {answer.seconds:.1f} s"

@@ -1,5 +1,6 @@
 """An instance of several ranks, as processes that the benchmark starts, asks and ends."""
 
+import contextlib
 import multiprocessing
 import tempfile
 import time
@@ -89,10 +90,8 @@ class Instance:
 
     def close(self) -> None:
         """Let all ranks end; whoever does not is killed."""
-        try:
+        with contextlib.suppress(OSError):  # where rank 0 is gone the others leave
             self._pipe.send(Leave())
-        except OSError:
-            pass  # rank 0 is gone, and so the others leave
         self._pipe.close()
         deadline = time.monotonic() + LEAVE_SECONDS
         for process in self._processes:

@@ -169,7 +169,7 @@ class Projection:
         return own_layers(self.model.shape(self.model.num_layers), self.num_ranks).capacity_ratio
 
     def throughput_bound(self, length: int, seen_share: float) -> float:
-        """Input throughput with so much of each prompt found, against nothing found: what memory can be worth at most."""
+        """Input throughput with so much of each prompt found, against nothing found: the most that memory is worth."""
         seen_len = length * seen_share
         return self._seconds(0, length) / self._seconds(seen_len, length)
 

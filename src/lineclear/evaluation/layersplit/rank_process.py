@@ -44,11 +44,11 @@ def run_rank(start: RankStart, pipe: Connection | None) -> None:
         else:
             _lead(start, pipe, on_span)
     except (LineclearError, LifeOverError) as error:
-        logger.error("rank %d of %s: %s", start.seat.rank, start.seat.worker_id, error)
+        logger.warning("rank %d ends: %s", start.seat.rank, error)
         if pipe is not None:
             pipe.send(Failed(str(error)))
     except (EOFError, BrokenPipeError):
-        logger.error("whoever has started rank %d is gone", start.seat.rank)
+        logger.warning("rank %d ends: whoever has started it is gone", start.seat.rank)
 
 
 def _lead(start: RankStart, pipe: Connection, on_span: SpanFile) -> None:
@@ -110,7 +110,7 @@ class _Answering:
         digests: dict[str, str] = {}
         for layer, part in store.parts:
             rows = store.read(layer, part, AlwaysReady()).view(store.num_blocks, -1)[blocks]
-            digests[f"{layer} {part}"] = hashlib.blake2b(rows.numpy(), digest_size=16).hexdigest()
+            digests[f"{layer} {part}"] = hashlib.blake2b(rows.numpy().tobytes(), digest_size=16).hexdigest()
         return digests
 
     def _keep_alive(self) -> None:

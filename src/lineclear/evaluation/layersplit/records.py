@@ -5,7 +5,6 @@ rotation    every session's prompt of that length, with as much KV as the budget
 spare       no more sessions than both layouts have room for: equal hits
 """
 
-import os
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -135,4 +134,4 @@ def save_records(path: Path, records: Records) -> None:
     """Write all, or nothing: the file is always whole."""
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(records), indent=1))
-    os.replace(temporary, path)
+    temporary.replace(path)

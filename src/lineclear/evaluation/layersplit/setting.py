@@ -104,7 +104,7 @@ def budget_for(setting: Setting, shape: Sequence[PartShape], num_ranks: int) -> 
     kv_bytes = _in_blocks(max(wanted, least), setting.block_size) * whole
     heaviest = max(own_layers(shape, num_ranks).row_bytes)
     row_bytes: dict[KvLayout, int] = {"replicated": whole, "layersplit": heaviest}
-    tokens = {
+    tokens: dict[KvLayout, int] = {
         layout: kv_bytes // (each * setting.block_size) * setting.block_size for layout, each in row_bytes.items()
     }
     return Budget(kv_bytes, tokens, row_bytes)
