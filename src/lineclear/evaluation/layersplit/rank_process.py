@@ -4,6 +4,7 @@ Rank 0 computes prompts as it does for orders of decode workers: a sequence with
 everything is sent. Here nothing is sent, and the reader lets go once the prompt is computed.
 """
 
+import contextlib
 import hashlib
 import itertools
 import logging
@@ -37,12 +38,12 @@ SILENT = Progress(lambda _num_read, _num_all: None, lambda _stage: None)
 def run_rank(start: RankStart, pipe: Connection | None) -> None:
     """Be a rank until there is nothing more to ask, or nobody to ask it; rank 0 has the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the benchmark's business
-    on_span = SpanFile(Path(start.span_path))
     try:
-        if pipe is None:
-            assemble_follower(start.config, start.seat, SILENT, None, on_span).run()
-        else:
-            _lead(start, pipe, on_span)
+        with contextlib.closing(SpanFile(Path(start.span_path))) as on_span:
+            if pipe is None:
+                assemble_follower(start.config, start.seat, SILENT, None, on_span).run()
+            else:
+                _lead(start, pipe, on_span)
     except (LineclearError, LifeOverError) as error:
         logger.warning("rank %d ends: %s", start.seat.rank, error)
         if pipe is not None:

@@ -34,6 +34,10 @@ class SpanFile:
         """Add a line. Order: any thread."""
         self._file.write(self._encode(span) + b"\n")
 
+    def close(self) -> None:
+        """Write no more. Order: after the last pass."""
+        self._file.close()
+
 
 class SpanReader:
     """Reads what ranks write.
