@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lineclear.base.errors import ConfigError
 from lineclear.bundled import checkpoint_path
-from lineclear.cli.argument_types import count, output_file
+from lineclear.cli.argument_types import count, finite_number, output_file
 from lineclear.config.components import ModelSource, ServeConfig
 from lineclear.evaluation.figures import print_figures
 from lineclear.evaluation.layersplit.bench import Bench
@@ -17,6 +17,7 @@ from lineclear.evaluation.layersplit.setting import (
     FULL_LENGTHS,
     FULL_RANKS,
     MIN_SESSIONS,
+    PRESSURE,
     SHORT_LENGTHS,
     SHORT_RANKS,
     Setting,
@@ -41,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layersplit.add_argument("--lengths", type=count, nargs="+", metavar="TOKENS", help="of the prompts, rising")
     layersplit.add_argument(
         "--sessions", type=count, help="sessions in rotation; default: as many as memory has to bind with, 3 or more"
+    )
+    layersplit.add_argument(
+        "--pressure",
+        type=finite_number,
+        default=PRESSURE,
+        help="the first length's prompts, in memories of replicated ranks (default %(default)s)",
     )
     layersplit.add_argument(
         "--max-batch-tokens", type=count, default=8192, help="token budget of a step (default %(default)s)"
@@ -89,8 +96,13 @@ def _setting(arguments: argparse.Namespace) -> Setting:
         raise ConfigError("lengths", 0, "at least 1")
     num_sessions = arguments.sessions
     if num_sessions is None:
-        num_sessions = MIN_SESSIONS if arguments.short else sessions_for(lengths)
-    return Setting(lengths=lengths, num_sessions=num_sessions, max_batch_tokens=arguments.max_batch_tokens)
+        num_sessions = MIN_SESSIONS if arguments.short else sessions_for(lengths, arguments.pressure)
+    return Setting(
+        lengths=lengths,
+        num_sessions=num_sessions,
+        max_batch_tokens=arguments.max_batch_tokens,
+        pressure=arguments.pressure,
+    )
 
 
 def _open_records(arguments: argparse.Namespace, setting: Setting) -> Records:

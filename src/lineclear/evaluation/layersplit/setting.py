@@ -30,7 +30,7 @@ SEEN_SHARE = 0.9
 """Of a prompt that was asked before."""
 
 PRESSURE = 1.15
-"""How many times what replicated ranks have room for the shortest prompts of all sessions are."""
+"""How many times what replicated ranks have room for the shortest prompts of all sessions are, unless told."""
 
 ROOM_BLOCKS = 4
 """Beside the longest prompt: its last block, and what is never empty."""
@@ -46,6 +46,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Token budget of a step: what a step sends of a prefix is shared by so much work."""
     block_size: int = 16
     seen_share: float = SEEN_SHARE
+    pressure: float = PRESSURE
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
@@ -54,6 +55,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("lengths", self.lengths[0], f"at least {16 * self.block_size} tokens")
         if self.num_sessions < MIN_SESSIONS:
             raise ConfigError("sessions", self.num_sessions, f"at least {MIN_SESSIONS}, to take turns")
+        if self.pressure <= 0:
+            raise ConfigError("pressure", self.pressure, "more than 0")
 
     @property
     def longest(self) -> int:
@@ -65,9 +68,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return int(length * self.seen_share)
 
 
-def sessions_for(lengths: Sequence[int]) -> int:
+def sessions_for(lengths: Sequence[int], pressure: float = PRESSURE) -> int:
     """So many that memory binds for replicated ranks at the first length, although they have room for the longest."""
-    return max(FULL_SESSIONS, math.ceil(PRESSURE * max(lengths) / min(lengths)))
+    return max(FULL_SESSIONS, math.ceil(pressure * max(lengths) / min(lengths)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def budget_for(setting: Setting, shape: Sequence[PartShape], num_ranks: int) -> 
     Raises: ConfigError for more ranks than layers.
     """
     whole = sum(part.row_bytes for part in shape)
-    wanted = int(setting.num_sessions * setting.lengths[0] / PRESSURE)
+    wanted = int(setting.num_sessions * setting.lengths[0] / setting.pressure)
     least = setting.longest + ROOM_BLOCKS * setting.block_size
     kv_bytes = _in_blocks(max(wanted, least), setting.block_size) * whole
     heaviest = max(own_layers(shape, num_ranks).row_bytes)
