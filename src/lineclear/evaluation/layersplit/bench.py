@@ -41,6 +41,17 @@ class _Measuring:
     instance: Instance
     answers: list[Answer] = field(default_factory=list[Answer])
     started_ns: int = 0
+    cpu_seconds: float = 0.0
+    digests: dict[str, str] = field(default_factory=dict[str, str])
+    """Of the newest prompt."""
+
+    def ask(self, prompt: list[int]) -> Answer:
+        before = self.instance.cpu_seconds()
+        answer = self.instance.ask(prompt, digests=True)
+        self.cpu_seconds += self.instance.cpu_seconds() - before
+        self.answers.append(answer)
+        self.digests = self.instance.take_digests()
+        return answer
 
     @property
     def steps(self) -> list[Step]:
@@ -120,10 +131,9 @@ class Bench:
         for session in sessions:
             prompt = self._traffic.prompt(session, key.length)
             for layout, each in measuring.items():
-                answer = each.instance.ask(prompt, digests=True)
-                each.answers.append(answer)
+                answer = each.ask(prompt)
                 self._tell(key, layout, f"session {session} measured", key.length, answer)
-            one, other = (each.answers[-1].digests for each in measuring.values())
+            one, other = (each.digests for each in measuring.values())
             common = one.keys() & other.keys()
             num_digests += len(common)
             num_different += sum(one[name] != other[name] for name in common)
@@ -147,6 +157,7 @@ class Bench:
             num_computed_tokens=sum(step.end - step.start for step in steps),
             num_steps=len(steps),
             seconds=sum(answer.seconds for answer in answers),
+            cpu_seconds=measuring.cpu_seconds,
             communication=measure(spans, steps),
             batch_bytes=batch_bytes(steps, self._shape, self._setting.block_size, self._index_topk),
             pool_bytes=pool_bytes(len(steps), self._shape, num_tokens),

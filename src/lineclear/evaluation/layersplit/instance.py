@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Generator
@@ -14,7 +15,7 @@ from typing import Final, Self, TypeVar
 
 from lineclear.base.errors import PeerError
 from lineclear.config.components import EngineConfig, HandoffConfig, LinkConfig, ModelSource, RanksConfig, ServeConfig
-from lineclear.evaluation.layersplit.messages import Answer, Ask, Failed, Leave, RankStart, Ready
+from lineclear.evaluation.layersplit.messages import Answer, Ask, Digests, Failed, Leave, RankStart, Ready
 from lineclear.evaluation.layersplit.rank_process import run_rank
 from lineclear.evaluation.layersplit.setting import Budget, Setting
 from lineclear.evaluation.layersplit.spans import SpanReader
@@ -23,7 +24,7 @@ from lineclear.protocol.roles import Role
 from lineclear.transport.endpoint import UnixEndpoint
 from lineclear.worker.seat import Seat
 
-MessageT = TypeVar("MessageT", Ready, Answer)
+MessageT = TypeVar("MessageT", Ready, Answer, Digests)
 
 STEP_SECONDS: Final = 900.0
 """How long a rank waits for another one: cores are shared, and a step of a long prompt takes its time."""
@@ -81,12 +82,20 @@ class Instance:
         self.ready: Final = self._receive(Ready)
 
     def ask(self, token_ids: list[int], *, digests: bool = False) -> Answer:
-        """Compute a prompt.
+        """Compute a prompt; with `digests`, `take_digests` is called next.
 
         Raises: PeerError if a rank is gone, or cannot.
         """
         self._pipe.send(Ask(tuple(token_ids), digests))
         return self._receive(Answer)
+
+    def take_digests(self) -> dict[str, str]:
+        """What rank 0 stores of the prompt that was asked with digests, by "layer part"."""
+        return self._receive(Digests).by_part
+
+    def cpu_seconds(self) -> float:
+        """What all ranks have computed so far, in any of their threads, by the kernel's count of clock ticks."""
+        return sum(_cpu_ticks(process.pid) for process in self._processes) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         """Let all ranks end; whoever does not is killed."""
@@ -124,6 +133,13 @@ class Instance:
     def _ended(self, reason: str) -> PeerError:
         self.close()
         return PeerError(reason)
+
+
+def _cpu_ticks(pid: int | None) -> int:
+    """User and system time of a process: the 14th and 15th field of its `stat`; see proc(5)."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return int(user) + int(system)
 
 
 @contextmanager

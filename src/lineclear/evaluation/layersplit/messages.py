@@ -39,7 +39,7 @@ class Ask:
 
     token_ids: tuple[int, ...]
     digests: bool
-    """Whether to digest what rank 0 then stores of it."""
+    """Whether `Digests` follow the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,14 @@ class Answer:
     seconds: float
     """From its arrival at the engine until all of it could be sent."""
     steps: tuple[Step, ...]
-    digests: dict[str, str]
-    """By "layer part", of the whole blocks of the prompt as rank 0 stores them; without `Ask.digests` nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """Of the whole blocks of a prompt, as rank 0 stores them."""
+
+    by_part: dict[str, str]
+    """By "layer part"."""
 
 
 @dataclass(frozen=True, slots=True)

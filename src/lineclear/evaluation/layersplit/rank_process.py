@@ -18,7 +18,7 @@ import torch
 from lineclear.base.errors import InvariantError, LineclearError
 from lineclear.base.ids import BlockId, SequenceId
 from lineclear.engine.readiness import AlwaysReady
-from lineclear.evaluation.layersplit.messages import Answer, Ask, Failed, Leave, RankStart, Ready, Step
+from lineclear.evaluation.layersplit.messages import Answer, Ask, Digests, Failed, Leave, RankStart, Ready, Step
 from lineclear.evaluation.layersplit.spans import SpanFile
 from lineclear.kv.pool import Holder, HolderKind
 from lineclear.protocol.sampling import SamplingParams
@@ -57,9 +57,9 @@ def _lead(start: RankStart, pipe: Connection, on_span: SpanFile) -> None:
     try:
         store = assembly.engine.store
         pipe.send(Ready(store.layout.num_slots, store.size_bytes, staging_bytes(start.config)))
-        answering = _Answering(assembly)
-        while not isinstance(message := answering.receive(pipe), Leave):
-            pipe.send(answering.answer(message))
+        answering = _Answering(assembly, pipe)
+        while not isinstance(message := answering.receive(), Leave):
+            answering.answer(message)
     finally:
         assembly.close()
 
@@ -67,19 +67,20 @@ def _lead(start: RankStart, pipe: Connection, on_span: SpanFile) -> None:
 class _Answering:
     """Computes prompts, one at a time."""
 
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: Assembly, pipe: Connection) -> None:
         self._assembly = assembly
+        self._pipe = pipe
         self._engine = assembly.engine
         self._ids = itertools.count(1)
 
-    def receive(self, pipe: Connection) -> Ask | Leave:
+    def receive(self) -> Ask | Leave:
         """Wait for what is asked, and keep the other ranks alive meanwhile."""
-        while not pipe.poll(IDLE_SECONDS):
+        while not self._pipe.poll(IDLE_SECONDS):
             self._keep_alive()
-        return pipe.recv()
+        return self._pipe.recv()
 
-    def answer(self, ask: Ask) -> Answer:
-        """Compute all of a prompt but its last token."""
+    def answer(self, ask: Ask) -> None:
+        """Compute all of a prompt but its last token, and then say what is stored of it."""
         sequence_id = SequenceId(next(self._ids))
         reader = Holder(HolderKind.READER, sequence_id)
         sequence = Sequence(sequence_id, ask.token_ids, SamplingParams(max_tokens=1), reader=reader)
@@ -100,19 +101,20 @@ class _Answering:
                 steps.append(Step(begun, num_computed, step_started, step_ended))
             self._keep_alive()
         seconds = (time.perf_counter_ns() - started) / 1e9
-        blocks = self._engine.scheduler.blocks_read(reader)
-        digests = self._digests(blocks[: num_computed // self._engine.store.block_size]) if ask.digests else {}
+        self._pipe.send(Answer(sequence.num_cached_tokens, seconds, tuple(steps)))
+        if ask.digests:
+            blocks = self._engine.scheduler.blocks_read(reader)
+            self._pipe.send(self._digest(blocks[: num_computed // self._engine.store.block_size]))
         self._engine.scheduler.end_read(reader)
-        return Answer(sequence.num_cached_tokens, seconds, tuple(steps), digests)
 
-    def _digests(self, block_ids: list[BlockId]) -> dict[str, str]:
+    def _digest(self, block_ids: list[BlockId]) -> Digests:
         store = self._engine.store
         blocks = torch.tensor(block_ids, dtype=torch.int64)
         digests: dict[str, str] = {}
         for layer, part in store.parts:
             rows = store.read(layer, part, AlwaysReady()).view(store.num_blocks, -1)[blocks]
             digests[f"{layer} {part}"] = hashlib.blake2b(rows.numpy().tobytes(), digest_size=16).hexdigest()
-        return digests
+        return Digests(digests)
 
     def _keep_alive(self) -> None:
         if self._assembly.followers is not None:

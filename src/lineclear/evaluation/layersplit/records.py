@@ -15,6 +15,9 @@ from lineclear.evaluation.layersplit.communication import Communication
 from lineclear.evaluation.layersplit.setting import Setting
 from lineclear.parallel.build import KvLayout
 
+LEAST_CPU_SECONDS = 0.01
+"""A tick of the kernel's count."""
+
 Kind: TypeAlias = Literal["spare", "rotation"]
 
 
@@ -28,6 +31,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int
     seconds: float
     """Of all prompts, each from its arrival until it was computed."""
+    cpu_seconds: float
+    """Of all ranks and their threads, until rank 0 has answered: what company on the machine changes least."""
     communication: Communication
     batch_bytes: dict[str, int]
     """What owners had to send, by "layer part"."""
@@ -69,6 +74,13 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     def ratio(self) -> float:
         """Throughput, LayerSplit against replicated."""
         return self.turns["layersplit"].tokens_per_s / self.turns["replicated"].tokens_per_s
+
+    @property
+    def work_ratio(self) -> float:
+        """Tokens for a second of a core, LayerSplit against replicated."""
+        split, base = self.turns["layersplit"], self.turns["replicated"]
+        rates = [turn.num_prompt_tokens / max(turn.cpu_seconds, LEAST_CPU_SECONDS) for turn in (split, base)]
+        return rates[0] / rates[1]
 
     @property
     def problems(self) -> list[str]:

@@ -94,12 +94,14 @@ def _table(records: Records, shape: Sequence[PartShape]) -> Iterator[str]:
 
 def _throughput_table(points: Sequence[Point]) -> Iterator[str]:
     yield (
-        "\n| prompts | sessions | replicated, tokens/s | hits | LayerSplit, tokens/s | hits | ratio | machine load |"
-        "\n|---|---:|---:|---:|---:|---:|---:|---:|"
+        "\n| prompts | sessions | replicated, tokens/s | hits "
+        "| LayerSplit, tokens/s | hits | ratio | ratio by core time "
+        "| machine load |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     for point in points:
         cells = [f"{point.turns[each].tokens_per_s:,.0f} | {point.turns[each].hit_share:.0%}" for each in LAYOUTS]
-        yield f"| {_named(point)} | {point.num_sessions} | {' | '.join(cells)} | {point.ratio:.2f} | {point.load:.1f} |"
+        ratios = f"{point.ratio:.2f} | {point.work_ratio:.2f}"
+        yield f"| {_named(point)} | {point.num_sessions} | {' | '.join(cells)} | {ratios} | {point.load:.1f} |"
 
 
 def _communication_table(points: Sequence[Point]) -> Iterator[str]:

@@ -40,7 +40,9 @@ def point_figures(point: Point) -> Iterator[Figure]:
         turn = point.turns[layout]
         yield Figure(f"{name}_{layout}_input", turn.tokens_per_s, "tokens/s")
         yield Figure(f"{name}_{layout}_hit_share", turn.hit_share)
+        yield Figure(f"{name}_{layout}_cores", turn.cpu_seconds, "s")
     yield Figure(f"{name}_input_ratio", point.ratio)
+    yield Figure(f"{name}_input_ratio_of_core_time", point.work_ratio)
     for layout in LAYOUTS:
         turn = point.turns[layout].communication
         for lane, seconds in turn.wait_seconds.items():

@@ -19,6 +19,7 @@ def make_turn(layout: KvLayout, seconds: float) -> Turn:
         num_computed_tokens=398,
         num_steps=2,
         seconds=seconds,
+        cpu_seconds=3 * seconds,
         communication=Communication(
             step_seconds=seconds,
             wait_seconds={"index": 0.01, "latent": 0.0, "rows": 0.02, "control": 0.0},

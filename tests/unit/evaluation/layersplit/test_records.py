@@ -32,7 +32,7 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_point_has_a_ratio_and_shares() -> None:
     point = make_point(1000)
-    assert point.ratio == 2
+    assert point.ratio == point.work_ratio == 2
     assert point.turns["layersplit"].tokens_per_s == 2000
     assert point.turns["layersplit"].hit_share == 0.8
     assert point.problems == []

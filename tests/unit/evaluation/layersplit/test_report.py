@@ -27,7 +27,7 @@ def test_the_report_has_table_and_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_report(tmp_path, make_records(), SHAPE)
     table = (tmp_path / "table.md").read_text()
-    assert "| 2,000 | 2 | 1,000 | 80% | 2,000 | 80% | 2.00 | 1.5 |" in table
+    assert "| 2,000 | 2 | 1,000 | 80% | 2,000 | 80% | 2.00 | 2.00 | 1.5 |" in table
     assert "| 1,000, memory to spare | 2 |" in table
     assert "GLM-5.1 on eight H200: a projection" in table
     assert (tmp_path / plot.PLOT_NAME).read_text().count("2.00x") >= 1
