@@ -45,7 +45,8 @@ def draw_throughput(path: Path, points_by_ranks: dict[int, Sequence[Point]]) -> 
                 xytext=(0, 6),
                 ha="center",
             )
-        panel.set(title=f"{num_ranks} ranks", xlabel="prompt, thousand tokens", ylabel="input tokens/s", ylim=(0, None))
-        panel.margins(y=0.15)
+        panel.set(title=f"{num_ranks} ranks", xlabel="prompt, thousand tokens", ylabel="input tokens/s")
+        fastest = max((turn.tokens_per_s for point in points for turn in point.turns.values()), default=1.0)
+        panel.set_ylim(0, 1.2 * fastest)
         panel.legend()
     figure.savefig(path, metadata={"Date": None})
