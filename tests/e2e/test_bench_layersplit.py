@@ -32,7 +32,7 @@ def test_both_layouts_are_measured_and_add_up(tmp_path: Path) -> None:
     assert figures["problems"] == 0
     assert figures["n2_fit_ratio"] >= wanted_capacity(5, 2)
     assert figures["n2_layersplit_kv"] <= figures["n2_replicated_kv"]
-    for name in ("n2_512_spare", "n2_512", "n2_1024"):
+    for name in ("n2_512", "n2_1024"):
         assert figures[f"{name}_sent"] == figures[f"{name}_running_batch"] > 0
         assert figures[f"{name}_sent"] < figures[f"{name}_whole_pool"]
         assert figures[f"{name}_parts_compared"] == 10

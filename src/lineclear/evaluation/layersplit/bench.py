@@ -17,7 +17,7 @@ from lineclear.config.components import ModelSource, ServeConfig
 from lineclear.evaluation.layersplit.communication import batch_bytes, measure, pool_bytes
 from lineclear.evaluation.layersplit.instance import Instance, serve_config, start_instance
 from lineclear.evaluation.layersplit.messages import Answer, Step
-from lineclear.evaluation.layersplit.records import Kind, Point, PointKey, Records, Room, Turn
+from lineclear.evaluation.layersplit.records import Kind, Point, PointKey, Records, Room, Turn, wanted_points
 from lineclear.evaluation.layersplit.setting import LAYOUTS, Budget, budget_for
 from lineclear.evaluation.layersplit.spans import SpansByRank
 from lineclear.evaluation.layersplit.traffic import Traffic
@@ -84,7 +84,8 @@ class Bench:
     def run(self, num_ranks: int) -> Iterator[Point]:
         """Measure what is missing for one number of ranks; each point is in the records when it comes out."""
         budget = budget_for(self._setting, self._shape, num_ranks)
-        missing = [key for key in self._keys(num_ranks, budget) if self._records.find(key) is None]
+        wanted = wanted_points(self._setting, budget, num_ranks)
+        missing = [key for key in wanted if self._records.find(key) is None]
         if not missing:
             return
         with ExitStack() as stack:
@@ -100,13 +101,6 @@ class Bench:
                 point = self._measure(key, instances, budget)
                 self._records.points.append(point)
                 yield point
-
-    def _keys(self, num_ranks: int, budget: Budget) -> Iterator[PointKey]:
-        first = self._setting.lengths[0]
-        if budget.room_sessions(first):
-            yield PointKey(num_ranks, "spare", first)
-        for length in self._setting.lengths:
-            yield PointKey(num_ranks, "rotation", length)
 
     def _room(self, layout: KvLayout, instance: Instance, budget: Budget) -> Room:
         ready = instance.ready

@@ -2,7 +2,7 @@
 
 point       one number of ranks, one kind, one length; both layouts
 rotation    every session's prompt of that length, with as much KV as the budget has room for
-spare       no more sessions than both layouts have room for: equal hits
+spare       no more sessions than both layouts have room for, where the rotation of the first length has more
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 
 from lineclear.base.errors import ConfigError
 from lineclear.evaluation.layersplit.communication import Communication
-from lineclear.evaluation.layersplit.setting import Setting
+from lineclear.evaluation.layersplit.setting import Budget, Setting
 from lineclear.parallel.build import KvLayout
 
 LEAST_CPU_SECONDS = 0.01
@@ -83,6 +83,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         return rates[0] / rates[1]
 
     @property
+    def has_equal_hits(self) -> bool:
+        """Whether both layouts found the same: memory did not bind, and the ratio is that of the work."""
+        return len({turn.num_hit_tokens for turn in self.turns.values()}) == 1
+
+    @property
     def problems(self) -> list[str]:
         """What must not be, in words."""
         found: list[str] = []
@@ -97,6 +102,14 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         if self.num_different or not self.num_digests:
             found.append(f"{self.num_different} of {self.num_digests} parts of prompts differ between the layouts")
         return [f"{self.key.num_ranks} ranks, {self.key.kind} {self.key.length}: {each}" for each in found]
+
+
+def wanted_points(setting: Setting, budget: Budget, num_ranks: int) -> list[PointKey]:
+    """The points of one number of ranks, in order."""
+    first = setting.lengths[0]
+    has_spare = 0 < budget.room_sessions(first) < setting.num_sessions
+    spare = [PointKey(num_ranks, "spare", first)] if has_spare else []
+    return spare + [PointKey(num_ranks, "rotation", length) for length in setting.lengths]
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,8 +55,10 @@ def targets(records: Records, num_ranks: int, num_layers: int) -> Iterator[Targe
     fit_ratio = rooms["layersplit"].num_tokens / rooms["replicated"].num_tokens
     wanted = wanted_capacity(num_layers, num_ranks)
     yield Target("tokens that fit, LayerSplit / replicated", f">= {wanted:.3g}", fit_ratio, fit_ratio >= wanted)
-    for point in points_of(records, num_ranks, "spare"):
-        yield Target("input throughput, memory to spare", ">= 0.97", point.ratio, point.ratio >= 0.97)
+    for point in points_of(records, num_ranks):
+        if point.has_equal_hits:
+            for what, ratio in (("input throughput", point.ratio), ("the same by core time", point.work_ratio)):
+                yield Target(f"{what}, equal hits at {point.key.length:,}", ">= 0.97", ratio, ratio >= 0.97)
     rotation = points_of(records, num_ranks, "rotation")
     for length, least in ((40_000, 1.10), (120_000, 2.3)):
         for point in rotation:

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from lineclear.base.errors import ConfigError
-from lineclear.evaluation.layersplit.records import PointKey, Records, load_records, save_records
-from lineclear.evaluation.layersplit.setting import Setting
-from tests.unit.evaluation.layersplit.made_records import SETTING, make_point, make_records
+from lineclear.evaluation.layersplit.records import PointKey, Records, load_records, save_records, wanted_points
+from lineclear.evaluation.layersplit.setting import Setting, budget_for
+from tests.unit.evaluation.layersplit.made_records import SETTING, SHAPE, make_point, make_records
 
 
 def test_a_run_goes_on_with_what_is_there(tmp_path: Path) -> None:
@@ -51,3 +51,12 @@ def test_what_does_not_add_up_is_said() -> None:
     for num_digests, num_different in ((10, 1), (0, 0)):
         replaced = msgspec.structs.replace(point, num_digests=num_digests, num_different=num_different)
         assert "parts of prompts differ" in replaced.problems[0]
+
+
+def test_memory_to_spare_is_a_point_of_its_own_where_the_first_rotation_has_none() -> None:
+    binding = Setting(lengths=(1000, 1100), num_sessions=3)
+    kinds = [(key.kind, key.length) for key in wanted_points(binding, budget_for(binding, SHAPE, 2), 2)]
+    assert kinds == [("spare", 1000), ("rotation", 1000), ("rotation", 1100)]
+    roomy = Setting(lengths=(1000, 3500), num_sessions=3)
+    kinds = [(key.kind, key.length) for key in wanted_points(roomy, budget_for(roomy, SHAPE, 2), 2)]
+    assert kinds == [("rotation", 1000), ("rotation", 3500)]

@@ -40,7 +40,8 @@ def test_targets_are_judged() -> None:
     assert judged["tokens that fit, LayerSplit / replicated"]
     assert judged["input throughput at 40,000"]
     assert judged["waited-for share of the latent part at 2,000"]
-    assert judged["input throughput, memory to spare"]
+    assert judged["input throughput, equal hits at 2,000"]
+    assert judged["the same by core time, equal hits at 2,000"]
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
