@@ -1,7 +1,10 @@
 """`lineclear bench layersplit`: both KV layouts of context-parallel ranks, measured side by side."""
 
 import argparse
+import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lineclear.base.errors import ConfigError
@@ -79,11 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     traffic = load_traffic(model_dir, 2 * setting.num_sessions, setting.longest)
     bench = Bench(model_dir, records, traffic, _tell, on_trace)
-    for num_ranks in ranks:
-        for _point in bench.run(num_ranks):
-            if report is not None:
-                save_records(report / RECORDS_NAME, records)
-                write_report(report, records, shape)
+    with _ending_on_sigterm():
+        for num_ranks in ranks:
+            for _point in bench.run(num_ranks):
+                if report is not None:
+                    save_records(report / RECORDS_NAME, records)
+                    write_report(report, records, shape)
     print_figures(figures(records, shape), arguments.json)
     for problem in records.problems:
         print(f"BAD {problem}", file=sys.stderr)
@@ -118,6 +122,16 @@ def _open_records(arguments: argparse.Namespace, setting: Setting) -> Records:
     if path.exists() and not arguments.resume:
         raise ConfigError("report", str(report), "a folder without records, or --resume to go on with them")
     return load_records(path, setting)
+
+
+@contextmanager
+def _ending_on_sigterm() -> Generator[None]:
+    """End the ranks as after a Ctrl-C: a run of hours is stopped by whoever started it in the background."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tell(what: str) -> None:

@@ -100,6 +100,8 @@ class _Answering:
             if num_computed > begun:
                 steps.append(Step(begun, num_computed, step_started, step_ended))
             self._keep_alive()
+            if self._pipe.poll():
+                raise EOFError  # nothing more is asked before the answer: whoever has asked is gone
         seconds = (time.perf_counter_ns() - started) / 1e9
         self._pipe.send(Answer(sequence.num_cached_tokens, seconds, tuple(steps)))
         if ask.digests:

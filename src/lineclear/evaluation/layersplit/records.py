@@ -1,8 +1,11 @@
 """What was measured, as a file that grows: one point after the other, so that a run that was stopped goes on.
 
-point       one number of ranks, one kind, one length; both layouts
-rotation    every session's prompt of that length, with as much KV as the budget has room for
-spare       no more sessions than both layouts have room for, where the rotation of the first length has more
+    point       one number of ranks, one kind, one length; both layouts
+    rotation    every session's prompt of that length, with as much KV as the budget has room for
+    spare       no more sessions than both layouts have room for, where the rotation of the first length has more
+
+What is written is whole points, and the caches of a run that goes on are as empty as those of a new one: what a point
+finds, its own first asking has brought.
 """
 
 from pathlib import Path
