@@ -14,6 +14,7 @@ from lineclear.kv.layout import Layout, PartShape
 from lineclear.model.checkpoint import OnTensor
 from lineclear.model.config import load_config
 from lineclear.model.digest import model_digest
+from lineclear.parallel.meter import SpanSink
 from lineclear.protocol.handoff.hello import PeerHello, version_fact
 from lineclear.protocol.handoff.names import Peer
 from lineclear.protocol.roles import Role
@@ -81,8 +82,10 @@ class _KvMemory:
         return self._memory
 
 
-def assemble(config: ServeConfig, seat: Seat, progress: Progress) -> Assembly:
+def assemble(config: ServeConfig, seat: Seat, progress: Progress, on_span: SpanSink | None = None) -> Assembly:
     """Load the model and build the parts of a worker, or of the first rank of one.
+
+    `on_span` hears what the passes and lanes of a first rank do, in their threads.
 
     Raises:
         ConfigError: A setting that model, machine or role cannot meet.
@@ -100,18 +103,24 @@ def assemble(config: ServeConfig, seat: Seat, progress: Progress) -> Assembly:
     if seat.role is Role.DECODE:
         return _assemble_decode(config, seat, mover, progress)
     if seat.num_ranks > 1:
-        return _assemble_leader(config, seat, mover, progress)
+        return _assemble_leader(config, seat, mover, progress, on_span)
     return _assemble_prefill(config, seat, mover, progress)
 
 
-def assemble_follower(config: ServeConfig, seat: Seat, progress: Progress, leave: LeaveRequest | None) -> FollowerLoop:
-    """Build another rank of a prefill instance, which is ready then.
+def assemble_follower(
+    config: ServeConfig,
+    seat: Seat,
+    progress: Progress,
+    leave: LeaveRequest | None,
+    on_span: SpanSink | None = None,
+) -> FollowerLoop:
+    """Build another rank of a prefill instance, which is ready then; `on_span` as for the first.
 
     Raises:
         As `assemble`.
     """
     kv = _KvMemory(_open_mover(config))
-    built, link, seat = build_follower(config, seat, kv.open, progress.on_tensor, progress.on_waiting)
+    built, link, seat = build_follower(config, seat, kv.open, progress.on_tensor, progress.on_waiting, on_span)
     parts, endpoint = _rank_parts(config, seat, kv, built.parts.store.layout)
     desk = FollowerDesk(parts, link.send)
     if built.copies is not None and built.copies.files is not None:
@@ -136,9 +145,11 @@ def _assemble_prefill(config: ServeConfig, seat: Seat, mover: Mover, progress: P
     return Assembly(engine, desk, (endpoint,))
 
 
-def _assemble_leader(config: ServeConfig, seat: Seat, mover: Mover, progress: Progress) -> Assembly:
+def _assemble_leader(
+    config: ServeConfig, seat: Seat, mover: Mover, progress: Progress, on_span: SpanSink | None
+) -> Assembly:
     kv = _KvMemory(mover)
-    built, links = build_leader(config, seat, kv.open, progress.on_tensor, progress.on_waiting)
+    built, links = build_leader(config, seat, kv.open, progress.on_tensor, progress.on_waiting, on_span)
     copies = built.copies
     if copies is not None:
         known = [] if copies.files is None else [each.key for each in copies.files.scan()]

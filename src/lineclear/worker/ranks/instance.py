@@ -19,7 +19,7 @@ from lineclear.model.checkpoint import OnTensor
 from lineclear.model.config import GlmConfig, load_config
 from lineclear.parallel.build import RankConfig, RankMaking
 from lineclear.parallel.gloo_wire import GlooWire
-from lineclear.parallel.meter import Meter
+from lineclear.parallel.meter import Meter, SpanSink
 from lineclear.parallel.planning.ownership import own_layers
 from lineclear.parallel.rank_communicator import RankCommunicator
 from lineclear.transport.endpoint import TcpEndpoint, parse_endpoint
@@ -57,8 +57,9 @@ def build_leader(
     open_memory: Callable[[int], memoryview],
     on_tensor: OnTensor,
     on_waiting: OnWaiting,
+    on_span: SpanSink | None = None,
 ) -> tuple[BuiltRank, FollowerLinks]:
-    """Build rank 0 together with the others.
+    """Build rank 0 together with the others; `on_span` hears what its passes and lanes do.
 
     Raises:
         ConfigError: Ranks differ, or a setting cannot be met by one of them.
@@ -72,7 +73,7 @@ def build_leader(
         links.poll()
         on_tensor(num_read, num_all)
 
-    built = _build(config, seat, wire, open_memory, keep_alive, lambda: arrive_as_leader(links, on_waiting))
+    built = _build(config, seat, wire, open_memory, keep_alive, lambda: arrive_as_leader(links, on_waiting), on_span)
     while len(links.peer_endpoints) < links.count:
         links.poll(1.0)
         on_waiting("waiting for the other ranks")
@@ -85,8 +86,11 @@ def build_follower(
     open_memory: Callable[[int], memoryview],
     on_tensor: OnTensor,
     on_waiting: OnWaiting,
+    on_span: SpanSink | None = None,
 ) -> tuple[BuiltRank, LeaderLink, Seat]:
     """Build another rank; returns its link to rank 0, and its seat with the name and the life of rank 0.
+
+    `on_span` hears what its passes and lanes do.
 
     Raises:
         ConfigError: Ranks differ, or a setting cannot be met by one of them.
@@ -101,7 +105,7 @@ def build_follower(
         link.poll(0)
         on_tensor(num_read, num_all)
 
-    built = _build(config, seat, wire, open_memory, keep_alive, lambda: arrive_as_follower(link, on_waiting))
+    built = _build(config, seat, wire, open_memory, keep_alive, lambda: arrive_as_follower(link, on_waiting), on_span)
     return built, link, replace(seat, worker_id=welcome.worker_id, life=welcome.life)
 
 
@@ -128,8 +132,9 @@ def _build(
     open_memory: Callable[[int], memoryview],
     on_tensor: OnTensor,
     arrive: Callable[[], None],
+    on_span: SpanSink | None,
 ) -> BuiltRank:
-    meter = Meter()
+    meter = Meter(on_span)
     communicator = RankCommunicator(wire, torch.device(config.engine.device), on_span=meter)
     model_dir = Path(config.source.model)
     ranks = RankConfig(kv_layout=config.ranks.kv_layout, staging_bytes=staging_bytes(config))
