@@ -115,7 +115,8 @@ def test_an_agent_runs_a_command_and_reports(agent: Agent, program: Path, tmp_pa
         printed = run(agent, program, service, tmp_path)
     assert f"The shell said {RESULT}." in printed, printed
     first, second = model.prompts
-    assert second[: len(first) - 1] == first[:-1]  # the second turn finds the first one in the prefix cache
+    assert second[: len(first) - 1] == first[:-1]  # the second turn finds the first one in the prefix cache,
+    assert model.written() in model.text_of(second)  # and what the model thought, said and called
 
 
 @each_agent

@@ -37,6 +37,10 @@ from lineclear.gateway.generation import CallContext, LastWords
 from lineclear.gateway.sse import encode_json, typed_event
 from lineclear.gateway.usage import Usage
 
+_SEALED = "bGluZWNsZWFy"
+"""Some clients leave reasoning out of the next request if there is nothing here, also those that do not ask for it, and
+so lose what is cached behind it. The text itself is in the summary; this need not say anything."""
+
 _PREFIXES = {CollectedText: "msg", CollectedReasoning: "rs", CollectedToolCall: "fc"}
 
 
@@ -230,7 +234,7 @@ class ResponsesReply:
                 }
             case CollectedReasoning():
                 summary = [] if is_new else [_summary_part(block.text)]
-                return item | {"type": "reasoning", "summary": summary, "encrypted_content": None}
+                return item | {"type": "reasoning", "summary": summary, "encrypted_content": _SEALED}
             case CollectedToolCall():
                 return item | self._call(idx, block)
 
