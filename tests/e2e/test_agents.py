@@ -169,7 +169,9 @@ def test_an_agent_waits_for_a_full_server(agent: Agent, program: Path, tmp_path:
         with occupy(service) as connection:
             service.worker.next_submitted()
             service.worker.script = model
-            leaver = threading.Thread(target=leave_when_somebody_was_refused, args=(connection, service.url))
+            leaver = threading.Thread(
+                target=leave_when_somebody_was_refused, args=(connection, service.url), daemon=True
+            )
             leaver.start()
             printed = run(agent, program, service, tmp_path)
             leaver.join()
