@@ -8,7 +8,7 @@ from bench.bench_replay import replay_figures
 from bench.sessions import Cut, archive_path, load_replay
 
 ARCHIVE = archive_path(os.environ.get("LINECLEAR_DATA", ""))
-SHORT = Cut(scale=32, num_sessions=8, max_requests=5)
+SHORT = Cut(scale=32, num_sessions=8, max_requests=4)
 
 pytestmark = [
     pytest.mark.e2e,

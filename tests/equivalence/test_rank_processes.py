@@ -11,7 +11,8 @@ from tests.equivalence import rank_scenarios
 from tests.equivalence.rank_engines import alone
 
 DEADLINE_SECONDS = 60.0
-SHORT_DEADLINE_SECONDS = 5.0
+SHORT_DEADLINE_SECONDS = 10.0
+"""Far more than a pass takes on a busy machine."""
 
 
 @pytest.mark.parametrize(("size", "kv_layout"), [(2, "replicated"), (3, "layersplit")])
@@ -20,8 +21,14 @@ def test_processes_answer_as_one_does(size: int, kv_layout: KvLayout) -> None:
     assert answers == [alone()] * size
 
 
-@pytest.mark.parametrize(("kv_layout", "how"), [("replicated", signal.SIGKILL), ("layersplit", signal.SIGSTOP)])
-def test_a_rank_lost_in_a_pass_is_an_error_of_all_others(kv_layout: KvLayout, how: signal.Signals) -> None:
-    scenario = partial(rank_scenarios.lose_one, kv_layout, how)
-    results = run_processes("gloo", scenario, 3, SHORT_DEADLINE_SECONDS, lost=[rank_scenarios.VICTIM])
+def test_a_rank_killed_in_a_pass_is_an_error_of_all_others_at_once() -> None:
+    scenario = partial(rank_scenarios.lose_one, "replicated", signal.SIGKILL)
+    results = run_processes("gloo", scenario, 3, DEADLINE_SECONDS, lost=[rank_scenarios.VICTIM])
     assert results == [("RankLostError", 1), LOST, ("RankLostError", 1)]
+
+
+def test_a_rank_stopped_in_a_pass_is_an_error_of_all_others_after_the_deadline() -> None:
+    """Whose name they tell depends on whom they waited for, and that one may have waited, too."""
+    scenario = partial(rank_scenarios.lose_one, "layersplit", signal.SIGSTOP)
+    results = run_processes("gloo", scenario, 3, SHORT_DEADLINE_SECONDS, lost=[rank_scenarios.VICTIM])
+    assert [each if each == LOST else each[0] for each in results] == ["RankLostError", LOST, "RankLostError"]

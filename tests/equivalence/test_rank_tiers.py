@@ -1,5 +1,6 @@
 """P2 and P6 for ranks with tiers below: each rank loads its own layers, and owners send what they have loaded."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def ask_in_turn(ranks: RankGroup) -> list[list[Answer]]:
     ]
 
 
+@functools.cache
 def without_tiers() -> list[list[Answer]]:
     with group(1, "replicated") as ranks:
         return [[ask(ranks.engine, [prompt], idx)[0] for idx, prompt in enumerate(PROMPTS)]] * 3

@@ -128,7 +128,7 @@ class LayerSplitKv:
             block_size=block_size,
             device=parts.store.device,
         )
-        return self._make_pass(parts, Places(hand, by_sequence, placed, pool_slots), readiness, self._drafts)
+        return self._make_pass(parts, Places(hand, by_sequence, placed, pool_slots), readiness, drafts=self._drafts)
 
 
 class LayerSplitPass:
@@ -137,7 +137,7 @@ class LayerSplitPass:
     make_staging: ClassVar[type[Staging]] = Staging
     """The lab takes guards out of it."""
 
-    def __init__(self, parts: SplitParts, places: Places, readiness: Readiness, drafts: bool) -> None:
+    def __init__(self, parts: SplitParts, places: Places, readiness: Readiness, *, drafts: bool) -> None:
         self.hand = places.hand
         self.tables = places.tables
         self._parts = parts

@@ -1,4 +1,4 @@
-"""Wires between ranks that are threads of one process: for tests, and for one machine without processes."""
+"""Wires between ranks that are threads of one process: for tests. Payloads are on the CPU."""
 
 import queue
 from collections.abc import Mapping

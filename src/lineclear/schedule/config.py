@@ -22,4 +22,5 @@ class ScheduleConfig:
     eos_token_ids: frozenset[int]
     max_step_blocks: int | None = None
     """Blocks that one step's sequences may have together, each counted by itself; a sequence alone always has room.
-    None: any number. For passes that read copies of the blocks, and have a memory for so many."""
+    None: any number. For passes that read copies of the blocks, and have a memory for so many; as every step brings the
+    copies anew, chunks far into a prompt then stay long (`shares.SHORTEST_CHUNK_SHARE_OF_COPIES`)."""

@@ -31,7 +31,7 @@ from lineclear.schedule.plan import Chunk, Plan
 from lineclear.schedule.prefix_waits import PrefixWaits
 from lineclear.schedule.queues import Queues
 from lineclear.schedule.sequence import Sequence, SequenceState
-from lineclear.schedule.shares import Prefill, share_budget
+from lineclear.schedule.shares import SHORTEST_CHUNK_SHARE, SHORTEST_CHUNK_SHARE_OF_COPIES, Prefill, share_budget
 
 
 class Prefillers(Protocol):
@@ -132,6 +132,9 @@ class Planner:
             [Prefill(each.num_wanted_tokens - each.num_computed_tokens, each.num_computed_tokens) for each in prefills],
             max_batch_tokens=self._config.max_batch_tokens,
             double_cost_len=self._config.double_cost_len,
+            shortest_chunk_share=(
+                SHORTEST_CHUNK_SHARE if self._config.max_step_blocks is None else SHORTEST_CHUNK_SHARE_OF_COPIES
+            ),
         )
         return dict(zip((sequence.sequence_id for sequence in prefills), shares, strict=True))
 

@@ -351,3 +351,14 @@ def test_room_to_verify_and_to_draft_ahead_counts_for_a_step() -> None:
     desk = Desk(max_step_blocks=8, max_batch_tokens=100, draft_tokens=3)
     first, second = desk.add([1] * 7), desk.add([2] * 7)
     assert desk.spans(desk.plan()) == [(first.sequence_id, 0, 7), (second.sequence_id, 0, 7)]
+
+
+def test_chunks_far_into_a_prompt_are_longer_where_a_step_brings_their_context() -> None:
+    for limits, num_tokens in (({}, 2), ({"max_step_blocks": 600}, 32)):
+        desk = Desk(max_batch_tokens=64, double_cost_len=1, max_model_len=2100, num_blocks=600, **limits)
+        sequence = desk.add([1] * 2000)
+        while sequence.num_computed_tokens < 1000:
+            desk.step()
+        chunk = desk.chunk(desk.plan(), sequence)
+        assert chunk is not None
+        assert chunk.end - chunk.start == num_tokens

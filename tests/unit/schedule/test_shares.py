@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lineclear.schedule.shares import Prefill, share_budget
+from lineclear.schedule.shares import SHORTEST_CHUNK_SHARE_OF_COPIES, Prefill, share_budget
 
 CHEAP = 10**18
 
@@ -33,6 +33,17 @@ def share(
 )
 def test_half_for_the_oldest_and_half_for_who_needs_least(prefills: list[tuple[int, int]], shares: list[int]) -> None:
     assert share(64, *prefills) == shares
+
+
+def test_where_each_step_brings_the_context_chunks_stay_half_a_budget_long() -> None:
+    shares = share_budget(
+        2048,
+        [Prefill(10**6, 10**6), Prefill(10**6, 0)],
+        max_batch_tokens=2048,
+        double_cost_len=3072,
+        shortest_chunk_share=SHORTEST_CHUNK_SHARE_OF_COPIES,
+    )
+    assert shares == [1024, 1024]
 
 
 def test_far_into_a_prompt_chunks_get_shorter_but_not_tiny() -> None:
