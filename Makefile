@@ -56,7 +56,7 @@ $(VENV)/.dev: $(VENV)/.serve
 	@echo "$(VENV) is ready to test."
 
 AGENTS := @anthropic-ai/claude-code@2.1.332 @openai/codex@0.171.0 opencode-ai@1.18.33
-clients:  ## install the coding agents that tests/e2e/test_agents.py drives: 1.8 GB in .clients, by npm and pip
+clients:  ## install the coding agents that tests/e2e/test_agents.py drives: 1.9 GB in .clients, by npm and pip
 	npm install --no-audit --no-fund --prefix .clients $(AGENTS)
 	$(PYTHON) -m venv .clients/mini
 	.clients/mini/bin/pip install $(PIP_FLAGS) mini-swe-agent==2.4.6

@@ -28,6 +28,8 @@ COMMAND = "echo line-$((6*7))-clear"
 RESULT = "line-42-clear"
 """What the command prints, and what it does not say itself."""
 
+THOUGHT = "I look first."
+
 TASK = "Run a small command and report."
 STEP_LEN = 3
 
@@ -72,8 +74,7 @@ class ShellModel:
         return [*steps, wire.SequenceOutput(sequence_id=sequence_id, finish_reason="stop")]
 
     def _answer(self, submitted: wire.SubmitSequence) -> str:
-        vocabulary = self.tokenization.vocabulary
-        prompt = b"".join(map(vocabulary.token_bytes, submitted.prompt_token_ids)).decode(errors="replace")
+        prompt = self.text_of(submitted.prompt_token_ids)
         if f'"name": "{self.tool}"' not in prompt:
             return self._opening(prompt) + "A small command"
         self.prompts.append(submitted.prompt_token_ids)
@@ -84,8 +85,16 @@ class ShellModel:
             return self._opening(prompt) + "Done." + self._call(f"echo {self.farewell} && echo '{report}'")
         return self._opening(prompt) + report
 
+    def written(self) -> str:
+        """What the model writes first, thinking and call included."""
+        return f"<think>{THOUGHT}</think>Running it." + self._call(COMMAND)
+
+    def text_of(self, prompt: list[int]) -> str:
+        """A prompt as text."""
+        return b"".join(map(self.tokenization.vocabulary.token_bytes, prompt)).decode(errors="replace")
+
     def _opening(self, prompt: str) -> str:
-        return "I look first.</think>" if prompt.endswith("<think>") else ""
+        return f"{THOUGHT}</think>" if prompt.endswith("<think>") else f"<think>{THOUGHT}</think>"
 
     def _call(self, command: str) -> str:
         arguments = {self.command_key: command} | dict(self.arguments)

@@ -115,7 +115,8 @@ def test_an_agent_runs_a_command_and_reports(agent: Agent, program: Path, tmp_pa
         printed = run(agent, program, service, tmp_path)
     assert f"The shell said {RESULT}." in printed, printed
     first, second = model.prompts
-    assert second[: len(first) - 1] == first[:-1]  # the second turn finds the first one in the prefix cache
+    assert second[: len(first) - 1] == first[:-1]  # the second turn finds the first one in the prefix cache,
+    assert model.written() in model.text_of(second)  # and what the model thought, said and called
 
 
 @each_agent
@@ -168,7 +169,9 @@ def test_an_agent_waits_for_a_full_server(agent: Agent, program: Path, tmp_path:
         with occupy(service) as connection:
             service.worker.next_submitted()
             service.worker.script = model
-            leaver = threading.Thread(target=leave_when_somebody_was_refused, args=(connection, service.url))
+            leaver = threading.Thread(
+                target=leave_when_somebody_was_refused, args=(connection, service.url), daemon=True
+            )
             leaver.start()
             printed = run(agent, program, service, tmp_path)
             leaver.join()

@@ -216,6 +216,16 @@ def test_a_silent_stream_is_in_progress_from_admission_on(
         next_event(lines, "response.completed")
 
 
+def test_a_sign_of_life_does_not_repeat_the_request(start_gateway: StartGateway, tokenization: Tokenization) -> None:
+    gateway = start_gateway()
+    gateway.start_worker(script=says(tokenization, "x"))
+    fields = {"metadata": {"a": "x" * 5000}, "tools": [{"type": "web_search", "filters": {"b": "y" * 5000}}]}
+    created, in_progress, *_, completed = parse_events(ask(gateway, stream=True, **fields).text)
+    assert len(json.dumps(in_progress)) < 1000
+    for event in (created, completed):
+        assert (event["response"]["metadata"], event["response"]["tools"]) == (fields["metadata"], fields["tools"])
+
+
 def test_a_stream_that_cannot_be_completed_has_failed(start_gateway: StartGateway, tokenization: Tokenization) -> None:
     gateway = start_gateway()
     worker = gateway.start_worker()

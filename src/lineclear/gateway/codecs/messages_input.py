@@ -9,7 +9,7 @@
 | `tool_use` | a call; an input that is no object becomes one |
 | `tool_result` | a tool's message, before or after the text that it came with |
 | in a result: an image or a file | a note that it cannot be read: the user can take nothing back there |
-| in a result: `tool_reference` | the declared tool |
+| in a result: `tool_reference` | the declared tool; its name alone, where that was shown before |
 | `document` with text, `search_result` | title and text |
 | `cache_control`, anywhere | nothing: the prefix cache finds by itself what prompts share |
 | a last message of the assistant with nothing but text | the beginning of the answer |
@@ -50,8 +50,8 @@ class ReadMessages:
     messages: tuple[Message, ...] = ()
     continuation: str = ""
     """The beginning of the answer."""
-    loaded: list[str] = field(default_factory=list[str])
-    """Names of tools that results refer to, in the order of the references."""
+    loaded: dict[str, None] = field(default_factory=dict[str, None])
+    """Names of tools that results refer to, in the order of the first references."""
 
 
 def read_system(system: Content | None) -> str:
@@ -144,13 +144,20 @@ class _MessageReader:
 
     def _result_text(self, blocks: Sequence[Block], path: str) -> str:
         references = [block.tool_name or block.name or "" for block in blocks if block.type == "tool_reference"]
-        self._result.loaded += references
         texts = [
             _result_block_text(block, f"{path}[{idx}]")
             for idx, block in enumerate(blocks)
             if block.type != "tool_reference"
         ]
-        return "".join([*texts, self._tools.describe(references) if references else ""])
+        return "".join([*texts, self._describe(references) if references else ""])
+
+    def _describe(self, names: Sequence[str]) -> str:
+        loaded = self._result.loaded
+        lines: list[str] = []
+        for name in names:
+            lines.append(self._tools.describe(name, is_first=name not in loaded))
+            loaded[name] = None
+        return "\n".join(["<tools>", *lines, "</tools>"])
 
 
 def _is_beginning(message: Message) -> bool:

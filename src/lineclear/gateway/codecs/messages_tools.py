@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from lineclear.gateway.codecs.body import convert_field
 from lineclear.gateway.codecs.chat_messages import MAX_TOOL_NAME_LEN
@@ -31,22 +32,30 @@ _CHOICES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeclaredTools:
     """The tools of a request that the client runs itself."""
 
     at_once: tuple[ToolDefinition, ...]
     deferred: dict[str, ToolDefinition]
 
-    def describe(self, names: Iterable[str]) -> str:
-        """What the model is shown where tools are referred to: the form is that of tools at the beginning."""
-        known = {tool.name: tool for tool in self.at_once} | self.deferred
-        lines = [json.dumps(known[name].rendered, ensure_ascii=False) for name in names if name in known]
-        return "\n".join(["<tools>", *lines, "</tools>"])
+    def describe(self, name: str, *, is_first: bool) -> str:
+        """What the model is shown where a tool is referred to: the form is that of tools at the beginning.
+
+        The first reference tells all; others only the name, so that a prompt is never much longer than its request.
+        """
+        tool = self._by_name.get(name)
+        if tool is None or not is_first:
+            return json.dumps({"name": name}, ensure_ascii=False)
+        return json.dumps(tool.rendered, ensure_ascii=False)
+
+    @cached_property
+    def _by_name(self) -> dict[str, ToolDefinition]:
+        return {tool.name: tool for tool in self.at_once} | self.deferred
 
     def callable_tools(self, loaded: Iterable[str]) -> tuple[ToolDefinition, ...]:
         """The tools whose calls are calls and not text, given those that results refer to."""
-        return (*self.at_once, *(self.deferred[name] for name in dict.fromkeys(loaded) if name in self.deferred))
+        return (*self.at_once, *(self.deferred[name] for name in loaded if name in self.deferred))
 
 
 def read_tools(bodies: list[JsonObject]) -> DeclaredTools:

@@ -37,6 +37,12 @@ from lineclear.gateway.generation import CallContext, LastWords
 from lineclear.gateway.sse import encode_json, typed_event
 from lineclear.gateway.usage import Usage
 
+_SEALED = "bGluZWNsZWFy"
+"""Some clients leave reasoning out of the next request if there is nothing here, also those that do not ask for it, and
+so lose what is cached behind it. The text itself is in the summary; this need not say anything."""
+
+_LEFT_OUT: dict[str, Any] = {"instructions": None, "metadata": {}, "tools": [], "tool_choice": "auto"}
+
 _PREFIXES = {CollectedText: "msg", CollectedReasoning: "rs", CollectedToolCall: "fc"}
 
 
@@ -68,8 +74,8 @@ class ResponsesReply:
         return self._event("response.created", response=self._response("in_progress")) + self.keep_alive()
 
     def keep_alive(self) -> bytes:
-        """That it is still in progress."""
-        return self._event("response.in_progress", response=self._response("in_progress"))
+        """That it is still in progress; without what may be long of the request, since it is said again and again."""
+        return self._event("response.in_progress", response=self._response("in_progress") | _LEFT_OUT)
 
     def delta(self, choice_idx: int, delta: ChoiceDelta) -> bytes:  # noqa: ARG002 - there is one choice
         """The events of each part."""
@@ -230,7 +236,7 @@ class ResponsesReply:
                 }
             case CollectedReasoning():
                 summary = [] if is_new else [_summary_part(block.text)]
-                return item | {"type": "reasoning", "summary": summary, "encrypted_content": None}
+                return item | {"type": "reasoning", "summary": summary, "encrypted_content": _SEALED}
             case CollectedToolCall():
                 return item | self._call(idx, block)
 

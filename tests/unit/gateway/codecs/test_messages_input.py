@@ -158,13 +158,22 @@ def test_deferred_tools_are_shown_where_a_result_refers_to_them() -> None:
     assert [tool.name for tool in conversation.tools] == ["f"]
     assert [tool.name for tool in callable_tools] == ["f", "later"]
     [_, message] = conversation.messages
-    opening, described, closing = message.content.split("\n")
-    assert (opening, closing) == ("<tools>", "</tools>")
+    opening, described, unknown, closing = message.content.split("\n")
+    assert (opening, unknown, closing) == ("<tools>", '{"name": "nobody"}', "</tools>")
     assert json.loads(described)["function"] == {
         "name": "later",
         "description": "does f",
         "parameters": TOOL["input_schema"],
     }
+
+
+def test_a_tool_that_is_referred_to_often_is_described_once() -> None:
+    """Else a small request would become a prompt of any length."""
+    later = TOOL | {"name": "later", "defer_loading": True, "description": "x" * 1000}
+    search = result([{"type": "tool_reference", "tool_name": "later"}] * 3)
+    conversation = read(USER, user(search, search), tools=[later])
+    assert sum(message.content.count("x" * 1000) for message in conversation.messages) == 1
+    assert conversation.messages[-1].content.count('{"name": "later"}') == 3
 
 
 def test_tools_that_nothing_here_runs_are_dropped() -> None:
