@@ -6,7 +6,7 @@ import pytest
 from lineclear.base.errors import ConfigError
 from lineclear.cli.serve import NO_DRAFT_LAYER, _check_length, fit_checkpoint
 from lineclear.cli.supervisor import seats
-from lineclear.config.components import EngineConfig, HandoffConfig, ServeConfig
+from lineclear.config.components import EngineConfig, HandoffConfig, RanksConfig, ServeConfig
 from lineclear.config.resolve import ConfigFile, resolve
 
 
@@ -61,13 +61,17 @@ def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_whose_sockets_would_have_too_long_names_is_refused(tmp_path: Path) -> None:
+    colocated = ServeConfig(handoff=HandoffConfig(colocated=True))
     with pytest.raises(ConfigError, match=r"TMPDIR: got .*, allowed: a folder whose name has at most \d+ bytes"):
-        _check_length(tmp_path / ("x" * 100) / "lineclear-abcdefgh", num_prefill=0)
+        _check_length(tmp_path / ("x" * 100) / "lineclear-abcdefgh", colocated)
     folder = Path("/" + "x" * 70) / "lineclear-abc"
-    _check_length(folder, num_prefill=0)
+    _check_length(folder, colocated)
     with pytest.raises(ConfigError, match="at most 70 bytes"):
-        _check_length(folder, num_prefill=100)
-    _check_length(Path("/tmp/lineclear-abcdefgh"), num_prefill=256)
+        _check_length(folder, ServeConfig(handoff=HandoffConfig(prefill=100)))
+    of_ranks = ServeConfig(handoff=HandoffConfig(prefill=100), ranks=RanksConfig(cp=2))
+    with pytest.raises(ConfigError, match="at most 58 bytes"):
+        _check_length(folder, of_ranks)
+    _check_length(Path("/tmp/lineclear-abcdefgh"), of_ranks)
 
 
 def test_prefill_instances_are_refused_where_kv_cannot_be_moved() -> None:
