@@ -218,16 +218,35 @@ class Dispatcher:
         self.questions.announce_change()
 
     def _on_connected(self, link_id: LinkId, hello: wire.WorkerHello) -> None:
-        if misfit := self._misfit(hello.model.decisive):
-            logger.error("worker %s, life %d, is refused: %s", hello.worker_id, hello.life, misfit)
-            self._links.send(link_id, wire.Refused(reason=misfit))
+        if refusal := self._refusal(hello):
+            logger.error("worker %s, life %d, is refused: %s", hello.worker_id, hello.life, refusal)
+            self._links.send(link_id, wire.Refused(reason=refusal))
             return
+        self._end_earlier_links(hello)
         logger.info("worker %s, life %d, is ready", hello.worker_id, hello.life)
         self._table.connect(link_id, hello)
         self._facts = hello.model if self._facts is None or hello.role is not Role.PREFILL else self._facts
         self._announce_instances()
         self._report_workers()
         self._place_waiting()
+
+    def _refusal(self, hello: wire.WorkerHello) -> str:
+        """Why a worker is not taken; empty if it is."""
+        if misfit := self._misfit(hello.model.decisive):
+            return f"the gateway takes no worker that answers differently: {misfit}"
+        lives = [each.hello.life for each in self.workers if each.hello.worker_id == hello.worker_id]
+        if lives and max(lives) > hello.life:
+            return f"worker_id: got {hello.worker_id}, which a later life has, that of {max(lives)}"
+        return ""
+
+    def _end_earlier_links(self, hello: wire.WorkerHello) -> None:
+        """One name is one worker: an earlier life is told to end, and an earlier link of the same life counts as lost."""
+        earlier = [each for each in self._table.workers.items() if each[1].hello.worker_id == hello.worker_id]
+        for link_id, worker in earlier:
+            if worker.hello.life < hello.life:
+                reason = f"worker_id: got {hello.worker_id}, which a later life has taken, that of {hello.life}"
+                self._links.send(link_id, wire.Refused(reason=reason))
+            self._on_lost(link_id, f"it has come again as life {hello.life}")
 
     def _misfit(self, decisive: Mapping[str, str]) -> str:
         """In what a worker would answer differently than others here; empty if in nothing."""

@@ -79,9 +79,10 @@ class Drain(_Message, frozen=True, tag="drain"):
 
 
 class Refused(_Message, frozen=True, tag="refused"):
-    """The worker would give other answers than the gateway's others: it gets nothing, and has to end."""
+    """The worker gets nothing, or nothing more, and has to end."""
 
     reason: str
+    """It would give other answers than the gateway's others, or another life has its name: a sentence."""
 
 
 class QueryStatistics(_Message, frozen=True, tag="query_statistics"):

@@ -38,7 +38,7 @@ STATISTICS_SECONDS = 1.0
 
 
 class WorkerRefusedError(LineclearError):
-    """The gateway has workers or a model that this one does not fit."""
+    """The gateway has workers or a model that this one does not fit, or another worker of its name."""
 
 
 class StepEngine(Protocol):
@@ -185,7 +185,7 @@ class WorkerLoop:
             case wire.QueryStatistics() | wire.CheckInvariants() | wire.ReleaseQuarantine():
                 link.send(self._answer(message))
             case wire.Refused(reason=reason):
-                raise WorkerRefusedError(f"the gateway takes no worker that answers differently: {reason}")
+                raise WorkerRefusedError(reason)
             case wire.PrefillInstances(endpoints=endpoints):
                 if self._desk is None:
                     raise PeerError("prefill instances were announced to a worker that computes prompts itself")
