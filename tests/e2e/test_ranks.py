@@ -102,7 +102,10 @@ def test_a_rank_that_stands_still_ends_its_instance_after_the_deadline(expected:
     ("flags", "error"),
     [
         (("--cp", "9"), r"cp: got 9, allowed: at most \d+"),
-        (("--cp", "2", "--staging-gib", "0.001"), r"staging_bytes: got \d+, allowed: at least \d+, for one sequence"),
+        (
+            ("--cp", "2", "--staging-gib", "0.001"),
+            r"staging_gib: got 0\.001, allowed: at least 0\.\d+, for one sequence",
+        ),
         (("--cp", "2", "--colocated"), "cp: got 2, allowed: 1 where no worker only prefills"),
     ],
 )

@@ -1,5 +1,6 @@
 """One engine and groups of ranks that are asked the same: a tiny random checkpoint with shared selections."""
 
+import atexit
 import functools
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,9 @@ WARM = SamplingParams(max_tokens=6, temperature=0.9, seed=5, ignore_eos=True, lo
 def checkpoint() -> Path:
     """Indexers in layers 0 and 2 and the draft layer; draft steps share their selection."""
     torch.set_num_threads(1)
-    return tiny_checkpoint(**GLM_5_2_TYPES).write(Path(tempfile.mkdtemp(prefix="lineclear-ranks-")))
+    folder = tempfile.TemporaryDirectory(prefix="lineclear-ranks-")
+    atexit.register(folder.cleanup)
+    return tiny_checkpoint(**GLM_5_2_TYPES).write(Path(folder.name))
 
 
 @dataclass(frozen=True)

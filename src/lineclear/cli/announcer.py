@@ -16,6 +16,9 @@ from lineclear.cli.checkpoint_facts import COMPLETE, CheckpointFacts
 from lineclear.config.components import ServeConfig
 from lineclear.transport.reports import Failed, GatewayListening, GatewayServing, Loading, Report, WorkerReady
 
+LEFT = "exit code 0"
+"""How a process ends that was asked to."""
+
 
 class Announcer:
     """Turns reports and endings into lines on a terminal, and says when the service is ready.
@@ -90,7 +93,8 @@ class Announcer:
 
     def on_restart(self, name: str, ending: str, wait_seconds: float, life: int) -> None:
         """A process ended by itself and is started again."""
-        self._say(f"{name}: died ({ending}); starting life {life} in {wait_seconds:.1f} s", style="yellow")
+        ended = "left" if ending == LEFT else f"died ({ending})"
+        self._say(f"{name}: {ended}; starting life {life} in {wait_seconds:.1f} s", style="yellow")
 
     def on_stuck_worker(self, name: str) -> None:
         """A worker is ended because it no longer answers."""

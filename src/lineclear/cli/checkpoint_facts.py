@@ -15,6 +15,8 @@ class CheckpointFacts:
 
     has_draft_layer: bool = True
     has_chat_template: bool = True
+    num_kv_layers: int | None = None
+    """Layers with KV, the draft layer included; None if the checkpoint does not say."""
 
 
 COMPLETE = CheckpointFacts()
@@ -27,7 +29,15 @@ def read_checkpoint_facts(directory: Path) -> CheckpointFacts:
     return CheckpointFacts(
         has_draft_layer=config is None or config.get("num_nextn_predict_layers") not in (None, 0),
         has_chat_template=_has_chat_template(directory),
+        num_kv_layers=None if config is None else _num_kv_layers(config),
     )
+
+
+def _num_kv_layers(config: dict[str, Any]) -> int | None:
+    num_layers, num_draft_layers = config.get("num_hidden_layers"), config.get("num_nextn_predict_layers") or 0
+    if isinstance(num_layers, int) and isinstance(num_draft_layers, int):
+        return num_layers + num_draft_layers
+    return None
 
 
 def _has_chat_template(directory: Path) -> bool:

@@ -63,10 +63,13 @@ def fit_checkpoint(resolved: Resolved) -> FittedConfig:
     """Find the model, and turn drafting off where the checkpoint has no draft layer and nobody asked for drafts.
 
     Raises:
-        ConfigError: There is no such model.
+        ConfigError: There is no such model, or it has fewer layers than there are ranks.
     """
     config = locate_model(resolved.config)
     facts = read_checkpoint_facts(Path(config.source.model))
+    if facts.num_kv_layers is not None and config.ranks.cp > facts.num_kv_layers:
+        allowed = f"at most {facts.num_kv_layers}: the model has so many layers of KV, and each process sends its own"
+        raise ConfigError("cp", config.ranks.cp, allowed)
     is_default = resolved.origins["draft_tokens"].source is Source.DEFAULT
     if facts.has_draft_layer or not is_default or not config.engine.draft_tokens:
         return FittedConfig(config, facts, ())

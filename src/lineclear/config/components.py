@@ -155,7 +155,7 @@ class GatewayConfig:
         int, Option("How long an idle client connection is kept.", allowed=Range(1, 3600))
     ] = 75
     start_timeout_seconds: Annotated[
-        float, Option("How long a request waits for a worker that is starting.", allowed=Range(0, 3600))
+        float, Option("How long a request whose worker was lost waits for another one.", allowed=Range(0, 3600))
     ] = 30.0
 
     def __post_init__(self) -> None:

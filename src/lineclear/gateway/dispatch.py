@@ -240,7 +240,7 @@ class Dispatcher:
         return ""
 
     def _end_earlier_links(self, hello: wire.WorkerHello) -> None:
-        """One name is one worker: an earlier life is told to end, and an earlier link of the same life counts as lost."""
+        """One name is one worker: its earlier life is told to end, an earlier link of the same life counts as lost."""
         earlier = [each for each in self._table.workers.items() if each[1].hello.worker_id == hello.worker_id]
         for link_id, worker in earlier:
             if worker.hello.life < hello.life:

@@ -6,6 +6,7 @@ one after the other. gloo takes the interface from the environment: `GLOO_SOCKET
 A message that was not awaited in time closes its pair of ranks for good (gloo); a peer's end closes it at once.
 """
 
+import re
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -143,4 +144,6 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    """What gloo says, without the place in its sources and its advice."""
+    line = str(error).partition("\n")[0]
+    return re.sub(r"^\[\S+:\d+\] ", "", line).partition(". This is typically")[0]

@@ -266,7 +266,8 @@ class PeerLinks:
                 self._num_refused += 1
                 if message.ends_life:
                     events.append(LifeRefused(reason))
-                self._tell(f"a worker at {link.endpoint} refuses this one: {reason}")
+                where = "that came by itself" if link.endpoint is None else f"at {link.endpoint}"
+                self._tell(f"a worker {where} refuses this one: {reason}")
                 self._try_later(link)
                 self._end(link, f"it refuses this worker: {reason}", events)
             case PeerHello():

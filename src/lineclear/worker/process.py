@@ -33,6 +33,9 @@ CONNECT_PAUSE_SECONDS = 0.05
 PROGRESS_SECONDS = 2.0
 """How often a worker that is loading says how far it is."""
 
+WAITING_SECONDS = 60.0
+"""How often one that waits says that it still does."""
+
 EXIT_LIFE_OVER = 75
 """What sysexits.h calls a temporary failure: starting it again helps."""
 
@@ -96,7 +99,7 @@ def run_worker(
     endpoint = parse_endpoint(control_endpoint)
     load_seconds = time.monotonic() - started
     try:
-        while not loop.has_left and (link := _connect(endpoint, hello, config, loop)) is not None:
+        while not loop.has_left and (link := _connect(endpoint, hello, config, loop, say)) is not None:
             report(WorkerReady(facts, load_seconds))
             _serve(loop, link)
         if not engine.finish_copies(LAST_COPIES_SECONDS):
@@ -121,14 +124,15 @@ def _stage_sink(seat: Seat, report: ReportSink) -> Callable[[str], None]:
 
 def _progress(say: Callable[[str], None], leave: LeaveRequest | None) -> Progress:
     """Tell of the loading every few seconds, and end it for who wants this worker to leave."""
-    told = time.monotonic()
+    told, last_stage = time.monotonic(), ""
 
     def on_waiting(stage: str) -> None:
-        nonlocal told
+        """The same is said again only now and then."""
+        nonlocal told, last_stage
         if leave is not None and leave.is_set:
             raise _LeftEarlyError
-        if time.monotonic() - told >= PROGRESS_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - told >= (WAITING_SECONDS if stage == last_stage else PROGRESS_SECONDS):
+            told, last_stage = time.monotonic(), stage
             say(stage)
 
     return Progress(
@@ -136,10 +140,15 @@ def _progress(say: Callable[[str], None], leave: LeaveRequest | None) -> Progres
     )
 
 
-def _connect(endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig, loop: WorkerLoop) -> GatewayLink | None:
+def _connect(
+    endpoint: Endpoint, hello: wire.WorkerHello, config: ServeConfig, loop: WorkerLoop, say: Callable[[str], None]
+) -> GatewayLink | None:
     """Try until the gateway is there, or this worker may leave; other workers are served meanwhile."""
-    next_attempt = 0.0
+    next_attempt, say_at = 0.0, time.monotonic() + PROGRESS_SECONDS
     while True:
+        if time.monotonic() >= say_at:
+            say_at = time.monotonic() + WAITING_SECONDS
+            say(f"waiting for the gateway at {endpoint}")
         if time.monotonic() >= next_attempt:
             try:
                 return GatewayLink.connect(endpoint, hello, config.link)

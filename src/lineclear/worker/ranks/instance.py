@@ -4,12 +4,14 @@ All ranks do the same in the same order, since they compare and agree on the way
 others what follows.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from lineclear.base.errors import ConfigError
 from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, ServeConfig
 from lineclear.engine.build import DTYPES, EngineParts, build_parts
 from lineclear.engine.build_tiers import PRODUCT, BuiltCopies, build_copies
@@ -154,11 +156,13 @@ def _build(
 
 
 def staging_bytes(config: ServeConfig) -> int:
-    """Bytes of staging: as asked for, or room for the longest sequence and the new blocks of a batch."""
+    """Bytes of staging: as asked for, or room for the longest sequence and the new blocks of a batch.
+
+    Raises:
+        ConfigError: The longest sequence alone has no room.
+    """
     if config.ranks.kv_layout != "layersplit":
         return 0
-    if config.ranks.staging_gib is not None:
-        return int(config.ranks.staging_gib * GIB)
     engine = config.engine
     model = load_config(Path(config.source.model))
     longest = min(
@@ -166,8 +170,18 @@ def staging_bytes(config: ServeConfig) -> int:
         engine.max_model_len or model.max_position_embeddings,
         engine.max_total_tokens or MAX_AUTO_TOTAL_TOKENS,
     )
-    num_blocks = -(-longest // engine.block_size) + -(-engine.max_batch_tokens // engine.block_size)
-    return (num_blocks + engine.max_running + 1) * engine.block_size * staging_row_bytes(model, config)
+    row_bytes = staging_row_bytes(model, config)
+    block_bytes = engine.block_size * row_bytes
+    least_blocks = -(-longest // engine.block_size) + 1
+    asked_gib = config.ranks.staging_gib
+    if asked_gib is not None:
+        least_gib = math.ceil(1000 * least_blocks * block_bytes / GIB) / 1000
+        if asked_gib < least_gib:
+            allowed = f"at least {least_gib:g}, for one sequence of {longest} tokens at {row_bytes} B each"
+            raise ConfigError("staging_gib", asked_gib, allowed)
+        return int(asked_gib * GIB)
+    num_batch_blocks = -(-engine.max_batch_tokens // engine.block_size) + engine.max_running
+    return (least_blocks + num_batch_blocks) * block_bytes
 
 
 def staging_row_bytes(model: GlmConfig, config: ServeConfig) -> int:
