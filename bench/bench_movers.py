@@ -15,7 +15,6 @@ each layer and part, as it is when blocks follow each other.
 import argparse
 import itertools
 import multiprocessing
-import select
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from lineclear.engine.bell import wait_readable
 from lineclear.evaluation.figures import Figure, print_figures
 from lineclear.transport.movers.kinds import MoverKind, open_mover
 from lineclear.transport.movers.mover import Memory, MoverError, Outcome, Span, Writer
@@ -82,7 +82,7 @@ class Pair:
         self._num_posts += 1
         self.writer.post(self._num_posts, self.key, spans)
         while True:
-            select.select([self.writer.fileno()], [], [])
+            wait_readable([self.writer.fileno()])
             for completion in self.writer.poll():
                 seconds = time.perf_counter() - started
                 assert completion.outcome is Outcome.DONE, completion

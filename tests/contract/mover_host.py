@@ -7,7 +7,6 @@ in the test's process, because a fake reaches no other.
 
 import hashlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from lineclear.engine.bell import wait_readable
 from lineclear.transport.movers.fake import FakeAdmission, FakeMover, FakeWriter
 from lineclear.transport.movers.mover import Admission, Completion, Memory, Mover, Span, Writer
 from tests.contract.mover_kinds import MOVERS
@@ -116,7 +116,7 @@ class Host:
 
     def is_readable(self, timeout_seconds: float) -> bool:
         """Whether the writer's descriptor becomes readable in that time."""
-        return bool(select.select([self.writer.fileno()], [], [], timeout_seconds)[0])
+        return wait_readable([self.writer.fileno()], timeout_seconds)
 
     def forget(self, memory_key: bytes) -> None:
         self.writer.forget(memory_key)

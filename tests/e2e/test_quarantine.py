@@ -56,7 +56,7 @@ def test_blocks_of_a_process_that_stands_still_wait_for_an_operators_word(expect
 
     released = quarantine(cluster, "release", *life, "--it-can-write-no-more")
     assert released.stdout == f"{waiting['blocks']} blocks of d0 are out of quarantine\n"
-    decode.wait_for("an operator vouches that p0")
+    decode.wait_for("an operator vouches that prefill instance p0")
     assert quarantine(cluster, "list").stdout == "nothing is in quarantine\n"
     figures = settled_figures(cluster.url)
     assert figures['lineclear_handoff_blocks_quarantined{worker="d0"}'] == 0

@@ -1,7 +1,10 @@
 """A descriptor that one thread makes readable for another's event loop."""
 
 import contextlib
+import math
 import os
+import select
+from collections.abc import Iterable
 
 
 class Bell:
@@ -37,3 +40,14 @@ class Bell:
         """
         os.close(self._heard)
         os.close(self._rung)
+
+
+def wait_readable(filenos: Iterable[int], seconds: float = math.inf) -> bool:
+    """Wait for so long until one of these is readable; whether one is.
+
+    By `poll`, since `select` refuses descriptors from 1,024 on, which a process with many connections has.
+    """
+    poller = select.poll()
+    for fileno in filenos:
+        poller.register(fileno, select.POLLIN)
+    return bool(poller.poll(None if math.isinf(seconds) else max(0.0, 1000 * seconds)))

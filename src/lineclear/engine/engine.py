@@ -4,13 +4,13 @@ Driven by the worker's loop, by the evaluation and by tests. It owns the block p
 one process; nothing else touches them.
 """
 
-import select
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from lineclear.base.ids import SequenceId
+from lineclear.engine.bell import wait_readable
 from lineclear.engine.readiness import AlwaysReady, Readiness
 from lineclear.engine.store import KvStore
 from lineclear.engine.tier_copies import Copies, CopyStatistics
@@ -158,8 +158,7 @@ class Engine:
         """Without work: wait until a copy has ended; whether there was one to wait for."""
         if self._tiers is None or self._tiers.copies.is_idle:
             return False
-        seconds = self.seconds_until_due()
-        select.select(self.filenos(), [], [], None if seconds == float("inf") else seconds)
+        wait_readable(self.filenos(), self.seconds_until_due())
         self.take_in_copies()
         return True
 
@@ -179,7 +178,7 @@ class Engine:
             left = deadline - self._tiers.now()
             if left <= 0:
                 return False
-            select.select(self.filenos(), [], [], left)
+            wait_readable(self.filenos(), left)
             self.take_in_copies()
         return True
 

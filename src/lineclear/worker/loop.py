@@ -17,13 +17,13 @@ Invariants:
 4. `Drained` is sent when nothing is left, and only after the engine's `check`.
 """
 
-import select
 import time
 from collections.abc import Callable, Collection
 from typing import Protocol, assert_never
 
 from lineclear.base.errors import LineclearError, PeerError
 from lineclear.base.ids import SequenceId, WorkerId
+from lineclear.engine.bell import wait_readable
 from lineclear.protocol import wire
 from lineclear.protocol.handoff.names import Peer
 from lineclear.schedule.plan import SequenceUpdate
@@ -167,7 +167,7 @@ class WorkerLoop:
 
         Returns: whether this worker was asked to leave and nothing holds it.
         """
-        select.select(self._wake_filenos(), [], [], self._patience_seconds(timeout_seconds))
+        wait_readable(self._wake_filenos(), self._patience_seconds(timeout_seconds))
         self._serve_desk()
         self._engine.take_in_copies()
         if self._engine.has_work:

@@ -14,7 +14,6 @@ Invariants:
 
 import itertools
 import logging
-import select
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from lineclear.base.ids import BlockId, WorkerId
+from lineclear.engine.bell import wait_readable
 from lineclear.kv.layout import Layout, PartShape, extents
 from lineclear.protocol.handoff import sender as tx
 from lineclear.protocol.handoff.hello import PeerHello
@@ -203,7 +203,7 @@ class SenderDesk(ABC):
         patience = min(LAST_WRITES_SHARE * self._step_seconds, LONGEST_LAST_WRITES_SECONDS)
         deadline = self._now() + patience
         while self._sender.awaits_last_writes and (left := deadline - self._now()) > 0:
-            if not select.select([self._writer.fileno()], [], [], left)[0]:
+            if not wait_readable([self._writer.fileno()], left):
                 return
             for completion in self._writer.poll():
                 self._on_completion(completion)

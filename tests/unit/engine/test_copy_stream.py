@@ -1,12 +1,12 @@
 """One contract for all streams: the CPU's thread, and CUDA's where there is a device."""
 
-import select
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+from lineclear.engine.bell import wait_readable
 from lineclear.engine.copy_stream import CopyStream, CudaStream, ThreadStream, Transfer
 from lineclear.kv.copies import CopyId
 
@@ -27,7 +27,7 @@ def stream(request: pytest.FixtureRequest) -> Iterator[CopyStream]:
 
 def end_of(stream: CopyStream) -> Transfer:
     while True:
-        select.select([stream.fileno()], [], [])
+        wait_readable([stream.fileno()])
         ended = stream.poll()
         if ended:
             assert len(ended) == 1

@@ -1,5 +1,4 @@
 import errno
-import select
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -7,6 +6,7 @@ import pytest
 
 from lineclear.base.ids import BlockId
 from lineclear.engine import disk_stream
+from lineclear.engine.bell import wait_readable
 from lineclear.engine.disk_files import DiskFiles
 from lineclear.engine.disk_stream import DiskStream
 from lineclear.kv.copies import CopyEnd, CopyFailure, CopyId, DiskDelete, DiskFind, DiskRead, DiskWrite
@@ -47,7 +47,7 @@ def open_stream(tmp_path: Path, memory: Memory) -> Iterator[Callable[..., DiskSt
 
 def end_of(stream: DiskStream) -> CopyEnd:
     while True:
-        select.select([stream.fileno()], [], [])
+        wait_readable([stream.fileno()])
         ends = stream.poll()
         if ends:
             assert len(ends) == 1
@@ -66,7 +66,7 @@ def test_blocks_come_back_and_the_disk_is_looked_at(open_stream: Callable[..., D
     assert memory.blocks == Memory().blocks
     found: list[PrefixKey] = []
     while not found:
-        select.select([stream.fileno()], [], [], 0.01)
+        wait_readable([stream.fileno()], 0.01)
         found = stream.take_found()
     assert sorted(found) == sorted(KEYS)
 

@@ -1,6 +1,5 @@
 """Blocks travel with all their parts, and a pass waits for exactly what it reads."""
 
-import select
 import threading
 from collections.abc import Callable, Iterator
 
@@ -9,6 +8,7 @@ import torch
 
 from lineclear.base.ids import BlockId
 from lineclear.bundled import checkpoint_path
+from lineclear.engine.bell import wait_readable
 from lineclear.engine.block_copier import block_runs
 from lineclear.engine.host_memory import HostMemory
 from lineclear.engine.readiness import AlwaysReady
@@ -63,7 +63,7 @@ class World:
 
     def end(self) -> CopyEnd:
         while True:
-            select.select(self.copies.filenos(), [], [])
+            wait_readable(self.copies.filenos())
             ends = self.copies.poll()
             if ends:
                 assert len(ends) == 1

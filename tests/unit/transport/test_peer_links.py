@@ -1,6 +1,5 @@
 """Links between workers, over real sockets."""
 
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ import pytest
 
 from lineclear.base.ids import WorkerId
 from lineclear.config.components import LinkConfig
+from lineclear.engine.bell import wait_readable
 from lineclear.protocol.handoff.hello import PeerHello, Role
 from lineclear.protocol.handoff.messages import Abort, LineClear
 from lineclear.protocol.handoff.names import Epoch, Peer
@@ -51,7 +51,7 @@ class Pair:
             assert time.monotonic() < deadline, self.events
             for links, seen in self.events.items():
                 seen.extend(links.poll())
-            select.select([self.prefill, self.decode], [], [], 0.02)
+            wait_readable([self.prefill.fileno(), self.decode.fileno()], 0.02)
 
     def connect(self) -> tuple[PeerConnected, PeerConnected]:
         self.until(lambda: all(self.events.values()))

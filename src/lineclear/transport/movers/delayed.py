@@ -9,13 +9,13 @@ changed before all spans are known to be inside. Memories, admissions and fences
 
 import heapq
 import random
-import select
 import time
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from lineclear.engine.bell import wait_readable
 from lineclear.transport.movers.mover import Completion, Memory, Mover, Outcome, Span, Writer
 from lineclear.transport.movers.spans import DESTINATION, NUM_BYTES, SOURCE, SpanError, checked_runs
 from lineclear.transport.movers.threaded_writer import Forget, Orders, Reports, ThreadedWriter, Write
@@ -140,7 +140,7 @@ class _Delayer:
         self._open[ticket] = write.ticket
         self._inside.post(ticket, write.memory_key, spans)
         while (answer := self._poll(ticket)) is None:
-            select.select([self._inside.fileno()], [], [], _LOOK_SECONDS)
+            wait_readable([self._inside.fileno()], _LOOK_SECONDS)
             if orders.is_closing:
                 self._inside.close()
         return Completion(write.ticket, answer.outcome, answer.reason)

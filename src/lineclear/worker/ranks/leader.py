@@ -8,7 +8,6 @@ The engine and the desk are those of a worker that is alone.
 """
 
 import contextlib
-import select
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import assert_never
 
 from lineclear.base.errors import PeerError, RankLostError
 from lineclear.base.ids import SequenceId
+from lineclear.engine.bell import wait_readable
 from lineclear.engine.engine import PlanRunner
 from lineclear.engine.readiness import Readiness
 from lineclear.engine.tier_copies import Copies, CopyStatistics
@@ -87,7 +87,7 @@ class FollowerLinks:
         """
         if timeout_seconds > 0:
             due = min(link.seconds_until_due() for link in self._links.values())
-            select.select(self.filenos(), [], [], min(timeout_seconds, due))
+            wait_readable(self.filenos(), min(timeout_seconds, due))
         for rank, link in self._links.items():
             with _ending_life(rank):
                 for message in link.poll(0):

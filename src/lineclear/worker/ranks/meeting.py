@@ -8,7 +8,6 @@ links are kept alive by `Arrival.keep_alive`; what all do together after that be
 
 import contextlib
 import logging
-import select
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -24,6 +23,7 @@ from torch.distributed import (
 
 from lineclear.base.errors import ConfigError, PeerError
 from lineclear.config.components import LinkConfig
+from lineclear.engine.bell import wait_readable
 from lineclear.engine.passes import Passes, PassMaking
 from lineclear.engine.store import KvStore
 from lineclear.model.config import GlmConfig
@@ -233,7 +233,7 @@ class _Reception:
             missing = sorted(set(range(1, self._seat.num_ranks)) - set(self._links))
             on_waiting(f"waiting for {_named(missing)} of {self._seat.num_ranks}")
             links = [*(guest.link for guest in self._guests), *self._links.values()]
-            select.select([self._server, *links], [], [], POLL_SECONDS)
+            wait_readable([each.fileno() for each in (self._server, *links)], POLL_SECONDS)
             for rank, link in list(self._links.items()):
                 self._keep(rank, link)  # first: one that is gone may be among those that come
             self._accept()

@@ -1,10 +1,10 @@
 import os
-import select
 import time
 from collections.abc import Sequence
 
 import pytest
 
+from lineclear.engine.bell import wait_readable
 from lineclear.transport.movers.delayed import DelayedMover, Delays
 from lineclear.transport.movers.fake import FakeMover
 from lineclear.transport.movers.mover import Completion, Memory, Outcome, Span, Writer
@@ -19,7 +19,7 @@ def answers_of(writer: Writer, num_answers: int) -> list[Completion]:
     end = time.monotonic() + 10.0
     while len(answers) < num_answers:
         assert time.monotonic() < end, answers
-        select.select([writer.fileno()], [], [], 0.1)
+        wait_readable([writer.fileno()], 0.1)
         answers += writer.poll()
     writer.close()
     return answers + writer.poll()

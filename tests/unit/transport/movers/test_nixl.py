@@ -1,6 +1,5 @@
 """What is true of NIXL only. Whether it holds the contract is asked in `tests/contract`."""
 
-import select
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from lineclear.engine.bell import wait_readable
 from lineclear.transport.movers.kinds import open_mover
 from lineclear.transport.movers.mover import Completion, MoverError, Outcome, Span
 from lineclear.transport.movers.nixl import NixlMover
@@ -60,7 +60,7 @@ def ends(mover: NixlMover) -> Iterator[Ends]:
 
 
 def answer(ends: Ends) -> Completion:
-    assert select.select([ends.writer.fileno()], [], [], 20.0)[0]
+    assert wait_readable([ends.writer.fileno()], 20.0)
     (completion,) = ends.writer.poll()
     return completion
 
