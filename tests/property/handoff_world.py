@@ -159,7 +159,7 @@ class RankSide:
         shape = SHAPE if world.num_ranks == 1 else (SHAPE[rank],)
         self.layout = Layout(shape, world.prefill_blocks, world.block_size)
         self.memory = world.mover.open_memory(self.layout.num_bytes)
-        self.writer = world.mover.open_writer(self.memory)
+        self.writer = world.open_writer(self.memory)
         self.is_alive = True
         hello = PeerHello(
             role=Role.PREFILL,
@@ -276,6 +276,7 @@ class HandoffWorld:
         self.prefill_blocks = prefill_blocks
         self.time = 0.0
         self.mover = FakeMover()
+        self._writers: list[FakeWriter] = []
         self._lives = count(1)
         layout = Layout(SHAPE, decode_blocks, block_size)
         memory = self.mover.open_memory(layout.num_bytes)
@@ -292,6 +293,11 @@ class HandoffWorld:
         if self.tiers is None:
             return ToyWorker(self.config, stores, prefillers)
         return TieredToyWorker(self.config, stores, *self.tiers, prefillers)
+
+    def open_writer(self, memory: Memory) -> FakeWriter:
+        """A rank's, which is closed with the world: also those of the dead have descriptors."""
+        self._writers.append(self.mover.open_writer(memory))
+        return self._writers[-1]
 
     def turn_copies(self) -> None:
         """Copies between tiers get on, on both sides."""
@@ -368,6 +374,9 @@ class HandoffWorld:
         if self.prefill is not None:
             for rank in self.prefill.ranks:
                 rank.links.close()
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
 
 
 def turn(desk: Desk, engine: ToyWorker | TieredToyWorker) -> None:
