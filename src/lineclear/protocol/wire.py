@@ -34,8 +34,9 @@ from lineclear.base.errors import InvariantError, PeerError
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.roles import Role
 from lineclear.protocol.sampling import SamplingParams
+from lineclear.protocol.verdicts import Verdict
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 """A prompt of a million tokens takes at most 5 MB; more than this is nonsense or an attack."""
@@ -45,7 +46,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "cancelled", "error", "broken"]
 
 
 class _Message(
@@ -66,6 +67,14 @@ class SubmitSequence(_Message, frozen=True, tag="submit_sequence"):
     prompt_token_ids: Annotated[list[TokenId], msgspec.Meta(min_length=1)]
     sampling: SamplingParams
     want_draft_counts: bool = False
+    use_cache: bool = True
+    """Off: it reads no cached KV on any tier or instance; what it computes is published as usual."""
+    guard: bool = True
+    """Off: a verdict on it has action observe at most."""
+    prefer_prefill: str = ""
+    """The prefill instance that is to compute the prompt, where it can."""
+    avoid_prefill: list[str] = []
+    """Prefill instances that are not to; if only such are connected, the decode worker computes the prompt itself."""
 
 
 class CancelSequence(_Message, frozen=True, tag="cancel_sequence"):
@@ -158,6 +167,8 @@ class SequenceOutput(_Part, frozen=True):
     error: str | None = None
     num_cached_tokens: Count = 0
     draft: DraftCounts | None = None
+    verdict: Verdict | None = None
+    """At most one a kind; with action retry or fail in the last output, whose reason is then "broken"."""
 
     def __post_init__(self) -> None:
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
@@ -166,6 +177,9 @@ class SequenceOutput(_Part, frozen=True):
             raise ValueError('stop_token_id: only with finish_reason "stop"')
         if (self.error is not None) != (self.finish_reason == "error"):
             raise ValueError('error: exactly with finish_reason "error"')
+        is_ending = self.verdict is not None and self.verdict.action != "observe"
+        if is_ending != (self.finish_reason == "broken"):
+            raise ValueError('finish_reason "broken": exactly with a verdict whose action is retry or fail')
 
 
 class StepOutputs(_Message, frozen=True, tag="step_outputs"):
