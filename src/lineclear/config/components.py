@@ -266,6 +266,40 @@ class RoutingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """What is done about answers that go wrong."""
+
+    guard: Annotated[
+        Literal["off", "observe", "retry", "fail"],
+        Option("What is done about an answer that goes wrong: nothing, count and mark it, begin again, or an error."),
+    ] = "off"
+    guard_holdback_tokens: Annotated[
+        int,
+        Option("Tokens that a stream is behind; beginning again within them is not seen.", allowed=Range(0, 4096)),
+    ] = 0
+    guard_after_sent: Annotated[
+        Literal["error", "resume"],
+        Option("What follows on what was sent of such an answer: an error, or the rest, computed elsewhere."),
+    ] = "error"
+    guard_max_attempts: Annotated[
+        int,
+        Option("Attempts at one answer; the last one is returned whatever it is, marked.", allowed=Range(2, 100)),
+    ] = 3
+    guard_retry_tokens: Annotated[
+        int, Option("Tokens generated in vain for one answer before it is given up.", allowed=Range(0))
+    ] = 65_536
+    guard_retry_seconds: Annotated[
+        float, Option("Age of a request from which on it is not begun again.", allowed=Range(0, 86_400))
+    ] = 300.0
+
+    def __post_init__(self) -> None:
+        check_component(self)
+        if self.guard_holdback_tokens and self.guard in {"off", "observe"}:
+            allowed = f"0 with guard {self.guard}: nothing is begun again"
+            raise ConfigError("guard_holdback_tokens", self.guard_holdback_tokens, allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinkConfig:
     """The control links between the gateway and its workers."""
 
@@ -321,6 +355,7 @@ class ServeConfig:
     handoff: HandoffConfig = field(default_factory=HandoffConfig)
     ranks: RanksConfig = field(default_factory=RanksConfig)
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
 
