@@ -18,6 +18,7 @@ from lineclear.config.components import (
     CacheConfig,
     EngineConfig,
     GatewayConfig,
+    GuardConfig,
     HandoffConfig,
     LinkConfig,
     ModelSource,
@@ -35,6 +36,7 @@ COMPONENTS: Mapping[str, type[Any]] = {
     "gateway": GatewayConfig,
     "handoff": HandoffConfig,
     "ranks": RanksConfig,
+    "guard": GuardConfig,
     "link": LinkConfig,
     "supervisor": SupervisorConfig,
 }
