@@ -182,6 +182,8 @@ def test_a_worker_with_a_model_that_is_not_the_gateways_ends_with_the_difference
     [
         (("worker", "--join", "nowhere"), "join: got 'nowhere', allowed: HOST:PORT"),
         (("worker", "--join", "127.0.0.1:1", "--role", "chef"), "role: got 'chef', allowed: one of colocated, prefill"),
+        (("worker", "--role", "decode", "--cp", "2"), "cp: got 2, allowed: 1 with --role decode"),
+        (("worker", "--peer-host", "x"), "peer_host: got 'x', allowed: none with --role colocated"),
         (("gateway", "--control", "8000"), "control: got '8000', allowed: HOST:PORT"),
         (("worker",), "join: got None, allowed: HOST:PORT"),
         (("gateway",), "control: got None, allowed: HOST:PORT"),

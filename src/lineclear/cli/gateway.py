@@ -5,22 +5,27 @@ import signal
 
 from lineclear.cli.announcer import authority
 from lineclear.cli.child import GatewayStart, begin_child, reporting_failure, start_logging
-from lineclear.cli.option_flags import add_option_flags, resolve_arguments
+from lineclear.cli.option_flags import add_option_flags, options_of, resolve_arguments
 from lineclear.cli.serve import fit_checkpoint
 from lineclear.cli.standalone import control_endpoint
 from lineclear.gateway.process import run_gateway
 from lineclear.transport.reports import GatewayListening, GatewayServing, Report
 
+OPTIONS = options_of("source", "gateway", "routing", "guard", "link") - {"guard_detector", "guard_baselines"} | {
+    *("max_waiting", "min_handoff_tokens", "drain_seconds", "log_level")
+}
+"""What a gateway reads."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where workers join, and every option there is."""
+    """Where workers join, and what a gateway reads."""
     parser.add_argument(
         "--control",
         metavar="HOST:PORT",
         help="where workers join, without authentication: keep it on loopback or a private network",
     )
     parser.add_argument("--child", metavar="NAME", help=argparse.SUPPRESS)  # of `lineclear serve`
-    add_option_flags(parser)
+    add_option_flags(parser, OPTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import time
 
 from lineclear.base.errors import ConfigError
 from lineclear.cli.child import WorkerStart, begin_child, reporting_failure, start_logging
-from lineclear.cli.option_flags import add_option_flags, resolve_arguments
+from lineclear.cli.option_flags import add_option_flags, options_of, resolve_arguments
 from lineclear.cli.serve import fit_checkpoint
 from lineclear.cli.standalone import Stop, control_endpoint
 from lineclear.config.components import ServeConfig
@@ -19,9 +19,17 @@ from lineclear.transport.reports import Loading, Report, WorkerReady
 from lineclear.worker.process import run_worker
 from lineclear.worker.seat import Seat
 
+OPTIONS = (options_of("source", "engine", "cache", "handoff", "ranks", "link") | {"log_level"}) - {
+    "max_waiting",
+    "colocated",
+    "prefill",
+    "decode",
+}
+"""What a worker reads."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Whom to join and as what, and every option there is."""
+    """Whom to join and as what, and what a worker reads."""
     parser.add_argument("--join", metavar="HOST:PORT", help="the gateway's --control")
     roles = "|".join(Role)
     parser.add_argument("--role", metavar=roles, help=f"what it does with prompts. Default: {Role.COLOCATED}.")
@@ -40,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prefill, with --cp: where the process with --cp-rank 0 listens for the others.",
     )
     parser.add_argument("--child", metavar="NAME", help=argparse.SUPPRESS)  # of `lineclear serve`
-    add_option_flags(parser)
+    add_option_flags(parser, OPTIONS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_alone(arguments: argparse.Namespace) -> int:
     config = fit_checkpoint(resolve_arguments(arguments)).config
     role = _role(arguments.role)
+    _check_ranks_are_of_prefill(role, config, arguments)
     rank = _rank(arguments.cp_rank, role, config)
     rank_endpoint = str(control_endpoint("cp_leader", arguments.cp_leader)) if _has_ranks(role, config) else ""
     gateway = control_endpoint("join", arguments.join)
@@ -91,6 +100,16 @@ def _run_alone(arguments: argparse.Namespace) -> int:
 
 def _has_ranks(role: Role, config: ServeConfig) -> bool:
     return role is Role.PREFILL and config.ranks.cp > 1
+
+
+def _check_ranks_are_of_prefill(role: Role, config: ServeConfig, arguments: argparse.Namespace) -> None:
+    if role is Role.PREFILL:
+        return
+    if config.ranks.cp > 1:
+        raise ConfigError("cp", config.ranks.cp, f"1 with --role {role}: only prefill instances have several processes")
+    for name in ("cp_leader", "peer_host"):
+        if (value := getattr(arguments, name)) is not None:
+            raise ConfigError(name, value, f"none with --role {role}: only prefill instances are reached there")
 
 
 def _rank(text: str | None, role: Role, config: ServeConfig) -> int:

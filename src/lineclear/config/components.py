@@ -267,12 +267,24 @@ class RoutingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """What is done about answers that go wrong."""
+    """What is done about sequences whose state seems broken."""
 
     guard: Annotated[
         Literal["off", "observe", "retry", "fail"],
-        Option("What is done about an answer that goes wrong: nothing, count and mark it, begin again, or an error."),
+        Option("What a verdict does: be counted, have the request tried again elsewhere, or end it; off: no verdicts."),
     ] = "off"
+    guard_detector: Annotated[
+        Literal["seed", "calibrated"],
+        Option("How a sequence is judged: by fixed limits on acceptance, or against this model's baselines."),
+    ] = "calibrated"
+    guard_baselines: Annotated[
+        str | None,
+        Option(
+            "File of the baselines, from `lineclear guard calibrate`; auto: guard.json beside the model.",
+            allowed=Pattern(r".+", "a file"),
+            none_word="auto",
+        ),
+    ] = None
     guard_holdback_tokens: Annotated[
         int,
         Option("Tokens that a stream is behind; beginning again within them is not seen.", allowed=Range(0, 4096)),
@@ -365,6 +377,8 @@ class ServeConfig:
             raise ConfigError("prefill", self.handoff.prefill, allowed)
         if self.cache.host_cache_gib and not self.engine.prefix_cache:
             raise ConfigError("host_cache_gib", self.cache.host_cache_gib, "0 without prefix_cache")
+        if self.guard.guard != "off" and not self.engine.draft_tokens:
+            raise ConfigError("guard", self.guard.guard, "off without draft_tokens: acceptance is what it judges by")
         if self.ranks.cp > 1 and not self.num_prefill:
             raise ConfigError("cp", self.ranks.cp, "1 where no worker only prefills: ranks compute prompts")
 

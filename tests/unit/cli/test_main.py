@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from lineclear import __version__
+from lineclear.cli import gateway, worker
 from lineclear.cli.main import COMMANDS, main
+from lineclear.cli.option_flags import options_of
+from lineclear.config.resolve import COMPONENTS
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +52,9 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         ),
         (["serve", "lineclear-tiny"], "unexpected argument: lineclear-tiny; .*"),
         (["worker", "--x"], "unknown flag: --x; .*"),
+        (["worker", "--port", "1"], "--port has no effect on `lineclear worker`, only on other processes; .*"),
+        (["worker", "--no-colocated"], "--no-colocated has no effect on `lineclear worker`, .*"),
+        (["gateway", "--cp", "2"], "--cp has no effect on `lineclear gateway`, .*"),
     ],
 )
 def test_what_is_unknown_is_refused_in_one_line_with_what_was_meant(
@@ -72,6 +78,22 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         main([command, "--help"])
     assert caught.value.code == 0
     assert COMMANDS[command].summary in capsys.readouterr().out
+
+
+def test_help_says_what_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["gateway", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Port to listen on; 0 picks a free one. 0 to 65535. Default: 8000." in shown
+    assert "--cp" not in shown
+
+
+def test_every_option_is_read_by_a_process() -> None:
+    supervisor = {
+        *("colocated", "prefill", "decode"),
+        *("max_restarts", "restart_window_seconds", "restart_backoff_seconds"),
+    }
+    assert gateway.OPTIONS | worker.OPTIONS | supervisor == options_of(*COMPONENTS)
 
 
 def test_light_commands_import_neither_torch_nor_the_gateway() -> None:
