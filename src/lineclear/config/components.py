@@ -228,6 +228,44 @@ class RanksConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """Which worker gets a request, and which one nobody gets."""
+
+    routing: Annotated[
+        Literal["cache_aware", "least_load", "round_robin"],
+        Option("Which worker gets a request: the one with its session or prefix, the least loaded, the next one."),
+    ] = "cache_aware"
+    routing_imbalance: Annotated[
+        float,
+        Option("How many times the mean load a worker may have and still get its sessions.", allowed=Range(1, 100)),
+    ] = 1.5
+    session_header: Annotated[
+        tuple[str, ...],
+        Option(
+            "Header that names a request's session, before those that are known; may be given several times.",
+            allowed=Pattern(r"[A-Za-z0-9_-]+", "the name of a header"),
+        ),
+    ] = ()
+    breaker_seconds: Annotated[
+        float,
+        Option(
+            "How long a worker that fails is given nothing; doubled when it fails again.",
+            allowed=Range(0.01, 3600),
+        ),
+    ] = 5.0
+    slow_start_seconds: Annotated[
+        float, Option("How long a worker that recovered is given less than others.", allowed=Range(0, 3600))
+    ] = 30.0
+    retry_share: Annotated[float, Option("Requests begun again for each request, at most.", allowed=Range(0, 1))] = 0.1
+    retry_burst: Annotated[
+        int, Option("Requests that may be begun again however few there were.", allowed=Range(0, 1_000_000))
+    ] = 64
+
+    def __post_init__(self) -> None:
+        check_component(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinkConfig:
     """The control links between the gateway and its workers."""
 
@@ -282,6 +320,7 @@ class ServeConfig:
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     handoff: HandoffConfig = field(default_factory=HandoffConfig)
     ranks: RanksConfig = field(default_factory=RanksConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
 

@@ -22,6 +22,7 @@ from lineclear.config.components import (
     LinkConfig,
     ModelSource,
     RanksConfig,
+    RoutingConfig,
     ServeConfig,
     SupervisorConfig,
 )
@@ -35,6 +36,7 @@ COMPONENTS: Mapping[str, type[Any]] = {
     "gateway": GatewayConfig,
     "handoff": HandoffConfig,
     "ranks": RanksConfig,
+    "routing": RoutingConfig,
     "link": LinkConfig,
     "supervisor": SupervisorConfig,
 }

@@ -34,19 +34,16 @@ class AnswerReader:
         self._dispatcher = dispatcher
         self._vocabulary = vocabulary
         self._on_tokens = on_tokens
-        self._begin()
-
-    def _begin(self) -> None:
-        request = self._generation.request
-        self._assemblers = [ChoiceAssembler(self._vocabulary, request.answer_format) for _ in request.choices]
-        self._num_ended_by_worker = 0
+        request = generation.request
+        self._assemblers = [ChoiceAssembler(vocabulary, request.answer_format) for _ in request.choices]
+        self._ended_by_worker: set[int] = set()
         self.choices = [CollectedChoice() for _ in request.choices]
 
     @property
     def is_complete(self) -> bool:
         """Whether every choice has its ending, and its draft counts where they are wanted."""
         return self._has_every_ending and (
-            not self._generation.request.want_draft_counts or self._num_ended_by_worker == len(self._assemblers)
+            not self._generation.request.want_draft_counts or len(self._ended_by_worker) == len(self._assemblers)
         )
 
     @property
@@ -92,12 +89,18 @@ class AnswerReader:
             case ClientGone():
                 raise ClientDisconnectedError
             case Restarted() | Failed() if self._has_every_ending:
-                self._num_ended_by_worker = len(self._assemblers)  # only the draft counts are lost
-            case Restarted():
-                deltas.clear()
-                self._begin()
+                self._ended_by_worker.update(range(len(self._assemblers)))  # only the draft counts are lost
+            case Restarted(choice_idxs):
+                deltas[:] = [each for each in deltas if each[0] not in choice_idxs]
+                for choice_idx in choice_idxs:
+                    self._begin_again(choice_idx)
             case Failed(error):
                 raise error
+
+    def _begin_again(self, choice_idx: int) -> None:
+        self._assemblers[choice_idx] = ChoiceAssembler(self._vocabulary, self._generation.request.answer_format)
+        self._ended_by_worker.discard(choice_idx)
+        self.choices[choice_idx] = CollectedChoice()
 
     def _take_output(self, choice_idx: int, output: SequenceOutput, deltas: list[tuple[int, ChoiceDelta]]) -> None:
         assembler = self._assemblers[choice_idx]
@@ -107,7 +110,7 @@ class AnswerReader:
             self._on_tokens(num_tokens)
         delta = assembler.push(output)
         if output.finish_reason is not None:
-            self._num_ended_by_worker += 1
+            self._ended_by_worker.add(choice_idx)
         elif assembler.is_finished and not was_finished:
             self._dispatcher.cancel_choice(self._generation, choice_idx)
         self.choices[choice_idx].draft = assembler.draft

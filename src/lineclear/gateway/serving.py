@@ -16,6 +16,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from lineclear.base.ids import RequestId
@@ -30,6 +31,7 @@ from lineclear.gateway.http import ClientDisconnectedError, ClientWatch, EventSt
 from lineclear.gateway.ledger import Ledger, Outcome
 from lineclear.gateway.metrics import GatewayMetrics
 from lineclear.gateway.served_model import ServedModel, TextAssets, serve_model
+from lineclear.gateway.session import session_of_headers
 from lineclear.gateway.usage import Usage
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class Services:
     assets: TextAssets
     bodies: Bodies
     served_model_name: str | None
+    session_headers: tuple[str, ...] = ()
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
     def model(self) -> ServedModel:
@@ -95,7 +98,7 @@ class GenerationEndpoint:
         with self._services.metrics.inflight.labels(self._codec.api).track_inprogress():
             async with ClientWatch(receive) as watch:
                 try:
-                    await self._serve(body, exchange, watch, send)
+                    await self._serve(body, exchange, watch, scope, send)
                 except ApiError as error:
                     exchange.record_error(error)
                     raise
@@ -103,18 +106,23 @@ class GenerationEndpoint:
                     exchange.record_disconnect()
                     raise
 
-    async def _serve(self, body: Body, exchange: "_Exchange", watch: ClientWatch, send: Send) -> None:
-        call = await self._prepare(body, exchange)
+    async def _serve(self, body: Body, exchange: "_Exchange", watch: ClientWatch, scope: Scope, send: Send) -> None:
+        call = await self._prepare(body, exchange, scope)
         watch.raise_if_gone()
         generation = self._services.dispatcher.submit(call.request)
         watch.call_when_gone(lambda: generation.events.put(ClientGone()))
         await exchange.answer(call, generation, send)
 
-    async def _prepare(self, body: Body, exchange: "_Exchange") -> ApiCall:
+    async def _prepare(self, body: Body, exchange: "_Exchange", scope: Scope) -> ApiCall:
         self._services.dispatcher.refuse_unavailable()
         if self._num_preparing >= MAX_PREPARING:
             raise OverloadedError("too many requests arrive at once; try again later", None, "server_overloaded")
-        context = CallContext(request_id=exchange.request_id, created=int(time.time()), model=self._services.model())
+        context = CallContext(
+            request_id=exchange.request_id,
+            created=int(time.time()),
+            model=self._services.model(),
+            session_key=session_of_headers(Headers(scope=scope), self._services.session_headers),
+        )
         self._num_preparing += 1
         try:
             with self._services.metrics.prepare_seconds.time():
