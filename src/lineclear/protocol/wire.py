@@ -259,6 +259,16 @@ class RankStatistics(_Part, frozen=True):
     """How long its broadcasts waited for its tiers."""
 
 
+class SanitizerStatistics(_Part, frozen=True):
+    """What the KV sanitizer of a worker has done and found; totals since it started."""
+
+    num_seals: Count
+    num_checks: Count
+    num_poisoned: Count
+    num_faults: dict[str, Count]
+    """By kind."""
+
+
 class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     """A worker's state now, and totals since it started."""
 
@@ -281,6 +291,7 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     handoffs: HandoffStatistics | None = None
     tiers: TierStatistics | None = None
     ranks: RankStatistics | None = None
+    sanitizer: SanitizerStatistics | None = None
 
 
 class Leaving(_Message, frozen=True, tag="leaving"):
