@@ -90,7 +90,7 @@ def answer_text(body: dict[str, Any]) -> str:
 
 
 def read_reference(body: dict[str, Any], *, with_tokens: bool) -> Reference:
-    """What a request alone was answered; without `with_tokens` as a client sees it that asks for no log-probabilities."""
+    """What a request alone was answered; without `with_tokens`, as it is without log-probabilities."""
     tokens = _tokens(body)
     if with_tokens and tokens:
         return Reference("".join(token.text for token in tokens), tokens)
