@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.asking import NUM_REQUESTS, SERVE, Answers, ask_all, check_invariants, settled_figures
 from tests.e2e.processes import PATIENCE_SECONDS, Program, children_by_command, descendants, running
 
-APART = ("--prefill", "2", "--decode", "2", "--min-handoff-tokens", "64")
+APART = ("--prefill", "2", "--decode", "2", "--min-handoff-tokens", "64", "--kv-sanitizer", "full")
 
 
 @pytest.fixture
@@ -31,6 +31,8 @@ def test_the_answers_are_those_of_one_process_and_every_handoff_settles(expected
     assert sum(handed_over) >= NUM_REQUESTS  # counted at both ends
     assert figures['lineclear_handoff_tokens_total{worker="decode-0"}'] > 0
     assert figures['lineclear_handoff_tokens_total{worker="decode-1"}'] > 0
+    assert all(figures[f'lineclear_sanitizer_seals_total{{worker="{name}"}}'] > 0 for name in ("decode-0", "prefill-0"))
+    assert not any(value for name, value in figures.items() if name.startswith("lineclear_sanitizer_faults_total{"))
     check_invariants(url)
     apart.signal(signal.SIGINT)
     assert apart.wait() == 0

@@ -2,7 +2,8 @@
 
 `prove handoff` explores every interleaving of the production machines: bounded, or with `--full` for hours.
 `prove tiers` compares the tokens of thousands of requests with and without tiers, under random delays of copies, and
-kills writers of the disk. `prove transcripts` writes what the machines of the handoff do in words.
+kills writers of the disk. `prove sanitizer` plants faults of KV, which are to be found, and runs clean requests, in
+which nothing is. `prove transcripts` writes what the machines of the handoff do in words.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lineclear.cli import prove_tiers
+from lineclear.cli import prove_sanitizer, prove_tiers
 from lineclear.cli.argument_types import output_file
 from lineclear.evaluation.figures import Figure, print_figures
 from lineclear.testing.handoff.catalogue import BOUNDED, FULL
@@ -35,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tiers = subjects.add_parser("tiers", help="compare tokens with and without cache tiers, under jitter and kills")
     tiers.add_argument("--full", action="store_true", help="2,000 requests and 200 kills: half an hour on two cores")
     tiers.add_argument("--json", type=output_file, metavar="FILE", help="also write the figures to this file")
+    sanitizer = subjects.add_parser(
+        "sanitizer", help="plant faults of KV, and look whether they and no others are found"
+    )
+    sanitizer.add_argument("--full", action="store_true", help="10,000 clean requests: half an hour on one core")
+    sanitizer.add_argument("--json", type=output_file, metavar="FILE", help="also write the figures to this file")
     transcripts = subjects.add_parser("transcripts", help="write the transcripts of the handoff")
     transcripts.add_argument(
         "--directory", type=Path, default=Path("tests/transcripts"), help="where to (default %(default)s)"
@@ -48,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.subject == "tiers":
         return prove_tiers.run(is_full=arguments.full, path=arguments.json)
+    if arguments.subject == "sanitizer":
+        return prove_sanitizer.run(is_full=arguments.full, path=arguments.json)
     scenarios = FULL if arguments.full else BOUNDED
     with _progress() as on_progress:
         explored = _show(explore_scenarios(scenarios, on_progress), with_scripts=False)

@@ -79,6 +79,10 @@ class EngineConfig:
             allowed=Range(1, 1024),
         ),
     ] = 1
+    kv_sanitizer: Annotated[
+        Literal["off", "sample", "full"],
+        Option("Look for KV that was written after its last writer was done: in no block, in one of 64, or in all."),
+    ] = "off"
     seed: Annotated[int, Option("Seed of sampling without a seed of its own.", allowed=Range(0, 2**63 - 1))] = 0
 
     def __post_init__(self) -> None:

@@ -1,18 +1,21 @@
 """Puts an engine together from a configuration and a checkpoint."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from lineclear.base.errors import ConfigError
 from lineclear.config.components import MAX_AUTO_TOTAL_TOKENS, CacheConfig, EngineConfig
+from lineclear.engine.block_bytes import BlockBytes
 from lineclear.engine.build_tiers import PRODUCT, BuiltCopies, BuiltTiers, TierMaking, build_copies, build_tiers
 from lineclear.engine.engine import Engine, PlanRunner
 from lineclear.engine.free_memory import free_memory_bytes
 from lineclear.engine.passes import LocalPassMaking, PassMaking
 from lineclear.engine.runner import Runner
+from lineclear.engine.sanitized_copies import SanitizedCopies
+from lineclear.engine.sanitizer import KvSanitizer
 from lineclear.engine.store import KvStore, kv_layout
 from lineclear.kv.pool import BlockPool
 from lineclear.kv.radix import RadixTree
@@ -100,7 +103,13 @@ def engine_of(
     tier_making: TierMaking = PRODUCT,
 ) -> Engine:
     """Build what plans around what computes; with `copies` there are tiers as `cache` says."""
-    pool = BlockPool(parts.store.num_blocks)
+    sanitizer: KvSanitizer | None = None
+    if config.kv_sanitizer != "off":
+        host = None if copies is None else BlockBytes(copies.host.flat, copies.host.layout)
+        sanitizer = KvSanitizer(parts.store.block_bytes(), host, is_full=config.kv_sanitizer == "full")
+        if copies is not None:
+            copies = replace(copies, copies=SanitizedCopies(copies.copies, sanitizer))
+    pool = BlockPool(parts.store.num_blocks, sanitizer)
     schedule = ScheduleConfig(
         max_batch_tokens=config.max_batch_tokens,
         max_running=config.max_running,
@@ -119,7 +128,7 @@ def engine_of(
     if cache is not None and copies is not None:
         tiers = build_tiers(cache, config, copies, pool, tree, tier_making)
     scheduler = Scheduler(schedule, pool, tree, handoffs.prefillers if handoffs else None, tiers and tiers.plans)
-    return Engine(scheduler, parts.runner, parts.store, pool, tiers and tiers.drive)
+    return Engine(scheduler, parts.runner, parts.store, pool, tiers and tiers.drive, sanitizer)
 
 
 def build_parts(

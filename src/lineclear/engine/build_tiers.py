@@ -61,6 +61,7 @@ class BuiltCopies:
     num_host_blocks: int
     num_disk_blocks: int
     files: DiskFiles | None
+    host: HostMemory
 
 
 def build_tiers(
@@ -112,7 +113,7 @@ def build_copies(
         delay = {} if making.before_file is None else {"before_file": making.before_file}
         disk = DiskStream(files, host.block, scan_writes=scan_writes, **delay)
     copies = TierCopies(store, host, open_streams(store, making.before_step), disk, making.make_readiness)
-    return BuiltCopies(copies, host_layout.num_blocks, num_disk_blocks, files)
+    return BuiltCopies(copies, host_layout.num_blocks, num_disk_blocks, files, host)
 
 
 def fingerprint(config: EngineConfig, model_dir: Path, layout: Layout) -> bytes:

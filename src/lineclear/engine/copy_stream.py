@@ -42,6 +42,10 @@ class Transfer(Protocol):
         """How long it ran. Order: after it has ended."""
         ...
 
+    def is_visible(self, step_idx: int) -> bool:
+        """Whether what comes after this sees the step's copy: it is done, or was waited for."""
+        ...
+
     def wait(self, step_idx: int) -> float:
         """Let what comes after this see the step's copy; return how many seconds the caller waited for it."""
         ...
@@ -118,6 +122,10 @@ class ThreadTransfer:
     def seconds(self) -> float:
         """From its first step to its last."""
         return self._seconds
+
+    def is_visible(self, step_idx: int) -> bool:
+        """Whether the step is done."""
+        return self._events[step_idx].is_set()
 
     def wait(self, step_idx: int) -> float:
         """Wait in the calling thread."""
@@ -200,6 +208,7 @@ class CudaTransfer:
         self._copy_id = copy_id
         self._started = started
         self._events = events
+        self._awaited: set[int] = set()
 
     @property
     def copy_id(self) -> CopyId:
@@ -216,8 +225,13 @@ class CudaTransfer:
         """By the device's clock."""
         return self._started.elapsed_time(self._events[-1]) / 1000
 
+    def is_visible(self, step_idx: int) -> bool:
+        """Whether a stream waits for the step, or it is done."""
+        return step_idx in self._awaited or self._events[step_idx].query()
+
     def wait(self, step_idx: int) -> float:
         """Let the current stream wait; the caller does not."""
+        self._awaited.add(step_idx)
         torch.cuda.current_stream().wait_event(self._events[step_idx])
         return 0.0
 

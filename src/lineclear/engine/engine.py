@@ -12,6 +12,7 @@ from typing import Protocol
 from lineclear.base.ids import SequenceId
 from lineclear.engine.bell import wait_readable
 from lineclear.engine.readiness import AlwaysReady, Readiness
+from lineclear.engine.sanitizer import KvSanitizer, SanitizerStatistics
 from lineclear.engine.store import KvStore
 from lineclear.engine.tier_copies import Copies, CopyStatistics
 from lineclear.kv.pool import BlockPool, PoolStatistics
@@ -30,6 +31,7 @@ class EngineStatistics:
     step_seconds_total: float
     copies: CopyStatistics | None = None
     """With tiers below the device; the scheduler's statistics have the rest."""
+    sanitizer: SanitizerStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,16 @@ class Engine:
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: PlanRunner, store: KvStore, pool: BlockPool, tiers: TierDrive | None = None
+        self,
+        scheduler: Scheduler,
+        runner: PlanRunner,
+        store: KvStore,
+        pool: BlockPool,
+        tiers: TierDrive | None = None,
+        sanitizer: KvSanitizer | None = None,
     ) -> None:
         self._tiers = tiers
+        self._sanitizer = sanitizer
         self._deadlines: dict[SequenceId, float] = {}
         """When queued sequences wait for the disk no more."""
         self._scheduler = scheduler
@@ -84,6 +93,11 @@ class Engine:
     def store(self) -> KvStore:
         """The KV of this engine's blocks."""
         return self._store
+
+    @property
+    def sanitizer(self) -> KvSanitizer | None:
+        """What looks for damaged KV, if anything does; it watches the pool."""
+        return self._sanitizer
 
     @property
     def scheduler(self) -> Scheduler:
@@ -120,14 +134,17 @@ class Engine:
         started = time.perf_counter()
         self.take_in_copies()
         plan = self._scheduler.plan(self._num_steps)
-        results = self._run(plan) if plan.chunks else {}
+        results = self._run_watched(plan) if plan.chunks else {}
         updates = self._scheduler.commit(plan, results)
         self._start_copies()
         for update in updates:
             if update.finish_reason is not None:
                 sequence_id = update.sequence.sequence_id
                 self._runner.forget(sequence_id)
+                if self._sanitizer is not None:
+                    self._sanitizer.forget(sequence_id)
                 del self._sequences[sequence_id]
+        self._sweep()
         if plan.chunks:
             self._num_steps += 1
             self._step_seconds_total += time.perf_counter() - started
@@ -199,7 +216,24 @@ class Engine:
             num_steps=self._num_steps,
             step_seconds_total=self._step_seconds_total,
             copies=None if self._tiers is None else self._tiers.copies.statistics(),
+            sanitizer=None if self._sanitizer is None else self._sanitizer.statistics(),
         )
+
+    def _run_watched(self, plan: Plan) -> dict[SequenceId, ChunkResult]:
+        """One pass; what came of damaged KV is an error."""
+        if self._sanitizer is None:
+            return self._run(plan)
+        self._sanitizer.before_pass(plan, self._sequences)
+        results = self._run(plan)
+        return results | self._sanitizer.after_pass(plan, self._sequences, results)
+
+    def _sweep(self) -> None:
+        """Look at some blocks more; let nobody find what is damaged."""
+        if self._sanitizer is not None:
+            self._sanitizer.sweep()
+            suspects, host_suspects = self._sanitizer.take_suspects()
+            if suspects or host_suspects:
+                self._scheduler.forget_blocks(suspects, host_suspects)
 
     def _run(self, plan: Plan) -> dict[SequenceId, ChunkResult]:
         """One pass: it starts at once, and waits for its loads where it reads what they bring."""

@@ -1,10 +1,11 @@
 """When a layer's part of the KV store may be read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from lineclear.engine.copy_stream import Transfer
+from lineclear.kv.copies import CopyId
 from lineclear.model.batch import Part
 
 
@@ -56,3 +57,33 @@ class LoadReadiness:
         step_idx = self._step_idxs[layer, part]
         for transfer in self._transfers:
             self._counts.count(transfer.wait(step_idx))
+
+
+class WatchedReadiness:
+    """Another readiness, and a look whether it has kept its word each time it lets a pass read.
+
+    Args:
+        readiness: what the pass waits with.
+        transfers, step_idxs: as of `LoadReadiness`.
+        on_early: hears of each load whose copy of a part was not visible when the part was read.
+    """
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        transfers: Sequence[Transfer],
+        step_idxs: Mapping[tuple[int, Part], int],
+        on_early: Callable[[CopyId, int, Part], None],
+    ) -> None:
+        self._readiness = readiness
+        self._transfers = transfers
+        self._step_idxs = step_idxs
+        self._on_early = on_early
+
+    def wait(self, layer: int, part: Part) -> None:
+        """Wait, then look."""
+        self._readiness.wait(layer, part)
+        step_idx = self._step_idxs[layer, part]
+        for transfer in self._transfers:
+            if not transfer.is_visible(step_idx):
+                self._on_early(transfer.copy_id, layer, part)

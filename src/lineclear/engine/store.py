@@ -4,7 +4,8 @@ A slot is one token's place, `block_id * block_size + offset`. `read` is the onl
 for readiness first (P2); `write` is the only way to change one.
 
 Invariants:
-1. No tensor of the store leaves it except through `read`; its `copier` moves whole blocks and gives none out.
+1. No tensor of the store leaves it except through `read`; its `copier` moves whole blocks and gives none out, and its
+   `block_bytes` digests and fills them.
 2. A layer that is stored has a part exactly if the configuration gives the part a width there.
 """
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lineclear.base.errors import InvariantError
+from lineclear.engine.block_bytes import BlockBytes
 from lineclear.engine.block_copier import BlockCopier, CpuBlockCopier, CudaBlockCopier
 from lineclear.engine.host_memory import HostMemory, bytes_of
 from lineclear.engine.readiness import Readiness
@@ -101,6 +103,10 @@ class KvStore:
         if self.device.type == "cuda":
             return CudaBlockCopier(self._flat, self.layout, host)
         return CpuBlockCopier(bytes_of(self._flat), self.layout, host)
+
+    def block_bytes(self) -> BlockBytes:
+        """What digests, fills and compares whole blocks of this store."""
+        return BlockBytes(self._flat, self.layout)
 
     def view(self, readiness: Readiness) -> "KvView":
         """The store as one forward pass sees it."""

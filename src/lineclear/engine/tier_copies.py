@@ -18,7 +18,7 @@ from lineclear.engine.copy_stream import CopyStream, CudaStream, Step, ThreadStr
 from lineclear.engine.disk_files import file_size_bytes
 from lineclear.engine.disk_stream import DiskStream
 from lineclear.engine.host_memory import HostMemory
-from lineclear.engine.readiness import AlwaysReady, LoadReadiness, Readiness, WaitCounts
+from lineclear.engine.readiness import AlwaysReady, LoadReadiness, Readiness, WaitCounts, WatchedReadiness
 from lineclear.engine.store import KvStore
 from lineclear.kv.copies import Copy, CopyEnd, CopyFailure, CopyId, DiskDelete, Load, Offload
 from lineclear.kv.prefix_key import PrefixKey
@@ -28,6 +28,9 @@ PartSteps: TypeAlias = Mapping[tuple[int, Part], int]
 """Which step of a transfer brings which part of which layer."""
 
 MakeReadiness: TypeAlias = Callable[[Sequence[Transfer], PartSteps, WaitCounts], Readiness]
+
+OnEarlyRead: TypeAlias = Callable[[CopyId, int, Part], None]
+"""Hears of a load, and of the layer and part that a pass read before it was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,10 @@ class Copies(Protocol):
         """What a pass waits with that reads what these loads bring."""
         ...
 
+    def watch_reads(self, on_early: OnEarlyRead) -> None:
+        """Let somebody hear of every load whose part is read before it is there, on this rank."""
+        ...
+
     def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
         """Wait until loads have ended, and return their ends."""
         ...
@@ -148,6 +155,7 @@ class TierCopies:
         self._offloads: dict[CopyId, tuple[Offload, Transfer]] = {}
         self._num_on_disk = 0
         self._totals = _Totals()
+        self._on_early: OnEarlyRead | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -172,7 +180,16 @@ class TierCopies:
     def readiness(self, load_ids: Collection[CopyId]) -> Readiness:
         """What a pass waits with that reads what these loads bring; those whose end was told are over."""
         transfers = [self._loads[load_id][1] for load_id in load_ids if load_id in self._loads]
-        return self._make_readiness(transfers, self._part_steps, self._totals.waits) if transfers else AlwaysReady()
+        if not transfers:
+            return AlwaysReady()
+        readiness = self._make_readiness(transfers, self._part_steps, self._totals.waits)
+        if self._on_early is None:
+            return readiness
+        return WatchedReadiness(readiness, transfers, self._part_steps, self._on_early)
+
+    def watch_reads(self, on_early: OnEarlyRead) -> None:
+        """Look at every part that a pass reads whether it is there."""
+        self._on_early = on_early
 
     def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
         """Wait until loads have ended, parts that no pass has read included; return the ends not told before."""

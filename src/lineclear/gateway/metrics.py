@@ -15,7 +15,13 @@ from lineclear.gateway.guard_book import GuardStatistics
 from lineclear.gateway.ledger import LedgerStatistics
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.worker_table import Worker
-from lineclear.protocol.wire import HandoffStatistics, RankStatistics, TierStatistics, WorkerStatistics
+from lineclear.protocol.wire import (
+    HandoffStatistics,
+    RankStatistics,
+    SanitizerStatistics,
+    TierStatistics,
+    WorkerStatistics,
+)
 from lineclear.routing.breaker import BreakerState
 from lineclear.routing.router import WorkerHealth
 from lineclear.speculate.counters import accept_length, accept_rate
@@ -251,6 +257,7 @@ def _worker_metrics(workers: list[Worker]) -> Iterator[Metric]:
     yield from _handoff_metrics(handoffs)
     yield from _tier_metrics([(name, each.tiers) for name, each in reported if each.tiers is not None])
     yield from _rank_metrics([(name, each.ranks) for name, each in reported if each.ranks is not None])
+    yield from _sanitizer_metrics([(name, each.sanitizer) for name, each in reported if each.sanitizer is not None])
     yield _drafts("proposed", [(name, each.draft.proposed_by_position) for name, each in reported])
     yield _drafts("accepted", [(name, each.draft.accepted_by_position) for name, each in reported])
 
@@ -350,6 +357,28 @@ _RANK_COUNTERS: tuple[tuple[str, str, str, Callable[[RankStatistics], Mapping[st
     ("wait_seconds", "lane", "Time in which a pass stood still for the lane.", lambda each: each.wait_seconds),
     ("load_wait_seconds", "", "Time in which broadcasts waited for tiers.", lambda each: {"": each.load_wait_seconds}),
 )
+
+
+_SANITIZER_COUNTERS: tuple[tuple[str, str, Callable[[SanitizerStatistics], int]], ...] = (
+    ("seals", "Times that rows of a KV block were sealed.", lambda each: each.num_seals),
+    ("checks", "Times that a KV block was compared with its seal.", lambda each: each.num_checks),
+    ("poisoned", "KV blocks poisoned when they became free.", lambda each: each.num_poisoned),
+)
+
+
+def _sanitizer_metrics(reported: list[tuple[str, SanitizerStatistics]]) -> Iterator[Metric]:
+    for name, help_text, read in _SANITIZER_COUNTERS:
+        counter = CounterMetricFamily(f"lineclear_sanitizer_{name}", help_text, labels=["worker"])
+        for worker_id, statistics in reported:
+            counter.add_metric([worker_id], read(statistics))
+        yield counter
+    faults = CounterMetricFamily(
+        "lineclear_sanitizer_faults", "Faults of KV blocks that were found, by kind.", labels=["worker", "kind"]
+    )
+    for worker_id, statistics in reported:
+        for kind, count in statistics.num_faults.items():
+            faults.add_metric([worker_id, kind], count)
+    yield faults
 
 
 def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:

@@ -20,13 +20,13 @@ tree asks, nothing calls upwards.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from lineclear.base.errors import InvariantError
-from lineclear.base.ids import BlockId
+from lineclear.base.ids import BlockId, SequenceId
 
 
 class HolderKind(IntEnum):
@@ -49,6 +49,30 @@ class Holder(NamedTuple):
     id: int
 
 
+class PoolWatch(Protocol):
+    """Hears of every hold, when it begins and when it ends; it may look at the blocks and changes nothing here."""
+
+    def allocated(self, block_ids: Sequence[BlockId], holder: Holder) -> None:
+        """A holder got free blocks."""
+        ...
+
+    def taken(self, block_ids: Sequence[BlockId], holder: Holder) -> None:
+        """A holder joined others."""
+        ...
+
+    def released(self, block_ids: Sequence[BlockId], holder: Holder) -> None:
+        """A holder let go. Order: before `freed` of those that nobody else holds."""
+        ...
+
+    def freed(self, block_id: BlockId) -> None:
+        """A block is free: nobody holds it, nobody may write into it."""
+        ...
+
+    def writes_for(self, writer: Holder, sequence_id: SequenceId) -> None:
+        """A remote writer writes what a sequence lacks."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """A pool's state: three numbers of blocks that sum to the fourth, and the number of holds of each kind."""
@@ -63,12 +87,17 @@ class PoolStatistics:
 
 
 class BlockPool:
-    """Hands out blocks and counts holds by holder."""
+    """Hands out blocks and counts holds by holder.
 
-    def __init__(self, num_blocks: int) -> None:
+    Args:
+        watch: hears of every hold; None: nobody does.
+    """
+
+    def __init__(self, num_blocks: int, watch: PoolWatch | None = None) -> None:
         if num_blocks < 1:
             raise InvariantError(f"num_blocks: got {num_blocks}, allowed: at least 1")
         self.num_blocks: Final = num_blocks
+        self._watch: Final = watch
         self._free = deque(BlockId(index) for index in range(num_blocks))
         self._holders: list[dict[Holder, None]] = [{} for _ in range(num_blocks)]
         self._tree_held = bytearray(num_blocks)
@@ -115,6 +144,8 @@ class BlockPool:
                 self._become_idle(block_id)
         self._num_allocations += count
         self._num_holds[holder.kind] += count
+        if self._watch is not None and block_ids:
+            self._watch.allocated(block_ids, holder)
         return block_ids
 
     def acquire(self, block_ids: Iterable[BlockId], holder: Holder) -> None:
@@ -125,6 +156,8 @@ class BlockPool:
         all_holders, tree_held = self._holders, self._tree_held
         is_tree = holder.kind is HolderKind.TREE
         num_acquired = 0
+        if self._watch is not None:
+            block_ids = tuple(block_ids)
         for block_id in block_ids:
             holders = all_holders[block_id]
             if not holders or holder in holders:
@@ -136,6 +169,8 @@ class BlockPool:
             holders[holder] = None
             num_acquired += 1
         self._num_holds[holder.kind] += num_acquired
+        if self._watch is not None:
+            self._watch.taken(tuple(block_ids), holder)
 
     def release(self, block_ids: Iterable[BlockId], holder: Holder) -> None:
         """End a holder's holds; what nobody holds any more becomes free, in the order given.
@@ -145,6 +180,9 @@ class BlockPool:
         all_holders, tree_held = self._holders, self._tree_held
         is_tree = holder.kind is HolderKind.TREE
         num_released = 0
+        if self._watch is not None:
+            block_ids = tuple(block_ids)
+            self._watch.released(block_ids, holder)
         for block_id in block_ids:
             holders = all_holders[block_id]
             if holder not in holders:
@@ -196,7 +234,7 @@ class BlockPool:
         for block_id in block_ids:
             if block_id in self._quarantined:
                 self._quarantined.remove(block_id)
-                self._free.append(block_id)
+                self._free_up(block_id)
             elif block_id in self._marked:
                 self._marked.remove(block_id)
             else:
@@ -246,12 +284,22 @@ class BlockPool:
         self._num_idle += 1
         self._newly_idle[block_id] = None
 
+    def note_writer(self, writer: Holder, sequence_id: SequenceId) -> None:
+        """A remote writer writes what a sequence lacks: for reports alone."""
+        if self._watch is not None:
+            self._watch.writes_for(writer, sequence_id)
+
     def _retire(self, block_id: BlockId) -> None:
         if block_id in self._marked:
             self._marked.remove(block_id)
             self._quarantined.add(block_id)
         else:
-            self._free.append(block_id)
+            self._free_up(block_id)
+
+    def _free_up(self, block_id: BlockId) -> None:
+        self._free.append(block_id)
+        if self._watch is not None:
+            self._watch.freed(block_id)
 
     def _described(self, block_id: BlockId) -> str:
         owners = ", ".join(_named(holder) for holder in self._holders[block_id]) or "nobody"

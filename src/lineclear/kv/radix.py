@@ -146,6 +146,10 @@ class RadixTree:
         block_ids.reverse()
         return block_ids
 
+    def node_of(self, block_id: BlockId) -> PrefixNode | None:
+        """Return the prefix whose last block this is."""
+        return self._nodes.get(block_id)
+
     def prefix_key(self, node: PrefixNode) -> PrefixKey | None:
         """Return a prefix's name in other tiers; None for the empty prefix. Cost: O(1) once its parent has a name."""
         nameless: list[PrefixNode] = []

@@ -31,7 +31,7 @@ Driven by the scheduler, which passes a logical clock; the engine executes `take
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -208,6 +208,14 @@ class Tiers:
         self._host.forget_family(family)
         if self._disk is not None:
             self._disk.forget_family(family)
+
+    def forget_host_blocks(self, host_block_ids: Collection[BlockId]) -> None:
+        """Give up, below the device, every family of prefixes that one of these host blocks belongs to."""
+        for named in self._host.index.names_of(host_block_ids):
+            family = family_of(named.key)
+            self._host.forget_family(family)
+            if self._disk is not None:
+                self._disk.forget_family(family)
 
     def begin_prefetch(self, sequence_id: SequenceId, prefix: PrefixNode, tokens: "array[int]") -> None:
         """Begin to bring to the host what only the disk has of a prompt that is queued.

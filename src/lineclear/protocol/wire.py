@@ -285,6 +285,16 @@ class GuardStatistics(_Part, frozen=True):
     """The largest of the running sequences, in thresholds: 1 is a verdict."""
 
 
+class SanitizerStatistics(_Part, frozen=True):
+    """What the KV sanitizer of a worker has done and found; totals since it started."""
+
+    num_seals: Count
+    num_checks: Count
+    num_poisoned: Count
+    num_faults: dict[str, Count]
+    """By kind."""
+
+
 class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     """A worker's state now, and totals since it started."""
 
@@ -308,6 +318,8 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     tiers: TierStatistics | None = None
     ranks: RankStatistics | None = None
     guard: GuardStatistics | None = None
+
+    sanitizer: SanitizerStatistics | None = None
 
 
 class Leaving(_Message, frozen=True, tag="leaving"):

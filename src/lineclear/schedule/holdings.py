@@ -137,6 +137,8 @@ class Holdings:
             return False
         sequence.received_block_ids = block_ids
         self._remote |= {writer: list(block_ids) for writer in writers}
+        for writer in writers:
+            self._pool.note_writer(writer, sequence.sequence_id)
         return True
 
     def take_received(self, sequence: Sequence) -> None:

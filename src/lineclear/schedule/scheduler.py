@@ -204,6 +204,21 @@ class Scheduler:
         """Whether a queued sequence waits for the disk."""
         return self._tiers is not None and self._tiers.is_waiting(sequence_id)
 
+    def forget_blocks(self, block_ids: Collection[BlockId], host_block_ids: Collection[BlockId] = ()) -> None:
+        """Give up every prefix that goes through one of these blocks, on every tier: their content is suspect.
+
+        What sequences hold stays until they end, and is then to be given up again.
+        """
+        self._is_stalled = False
+        for block_id in block_ids:
+            node = self._tree.node_of(block_id)
+            if node is not None:
+                self._tree.forget(node)
+                if self._tiers is not None:
+                    self._tiers.forget(node)
+        if self._tiers is not None:
+            self._tiers.forget_host_blocks(host_block_ids)
+
     def plan(self, now: int) -> Plan:
         """Choose what the next step computes; it may be nothing, if there is only something to report.
 

@@ -60,6 +60,7 @@ def worker_statistics(
         handoffs=handoffs,
         tiers=_tier_statistics(engine),
         ranks=ranks,
+        sanitizer=_sanitizer_statistics(engine),
     )
 
 
@@ -76,6 +77,18 @@ def rank_statistics(communication: CommunicationStatistics, num_ranks: int) -> w
         transfer_seconds=dict(communication.transfer_seconds),
         wait_seconds=dict(communication.wait_seconds),
         load_wait_seconds=communication.load_wait_seconds,
+    )
+
+
+def _sanitizer_statistics(engine: EngineStatistics) -> wire.SanitizerStatistics | None:
+    found = engine.sanitizer
+    if found is None:
+        return None
+    return wire.SanitizerStatistics(
+        num_seals=found.num_seals,
+        num_checks=found.num_checks,
+        num_poisoned=found.num_poisoned,
+        num_faults={kind.value: count for kind, count in found.num_faults.items()},
     )
 
 

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from lineclear.cli import prove, prove_tiers
+from lineclear.cli import prove, prove_sanitizer, prove_tiers
 from lineclear.cli.main import main
 from lineclear.testing.handoff.controls import GUARDS, HARMLESS
 from lineclear.testing.handoff.scenario import Scenario
+from lineclear.testing.sanitizer.proof import run_arms
 from lineclear.testing.tiers.killing import Killings
 from lineclear.testing.tiers.proof import bounded_proof
 
+PLANTED = ("clean", "late_writes")
 SMALL = (Scenario("small", num_requests=1),)
 
 
@@ -80,3 +82,22 @@ def test_a_violation_is_a_failure_and_its_script_is_shown(
 def test_transcripts_are_written(tmp_path: Path) -> None:
     assert main(["prove", "transcripts", "--directory", str(tmp_path)]) == 0
     assert (tmp_path / "handoff_healthy.txt").exists()
+
+
+def test_the_sanitizer_finds_what_is_planted_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prove_sanitizer, "run_arms", lambda _clean, _faulty: run_arms(24, 30, names=PLANTED))
+    path = tmp_path / "figures.json"
+    assert main(["prove", "sanitizer", "--json", str(path)]) == 0
+    figures = json.loads(path.read_text())
+    assert figures["clean_checks"] > 100
+    assert figures["late_writes_planted"] == figures["late_writes_told"] > 3
+    assert "ok  clean: 0 faults found in 18 requests, 0 wrong answers\n" in capsys.readouterr().out
+
+
+def test_a_sanitizer_that_says_nothing_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    (clean,) = run_arms(4, 1, names=("clean",))
+    silent = replace(clean, arm=replace(clean.arm, plants=True), num_planted=1)
+    monkeypatch.setattr(prove_sanitizer, "run_arms", lambda _clean, _faulty: iter((clean, silent)))
+    assert main(["prove", "sanitizer"]) == 1

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from lineclear.engine.readiness import Readiness
-from lineclear.engine.tier_copies import Copies, CopyStatistics
+from lineclear.engine.tier_copies import Copies, CopyStatistics, OnEarlyRead
 from lineclear.kv.copies import Copy, CopyEnd, CopyId
 from lineclear.kv.prefix_key import PrefixKey
 from lineclear.model.batch import Part
@@ -46,6 +46,11 @@ class GroupCopies:
     def readiness(self, load_ids: Collection[CopyId]) -> Readiness:
         """What each rank waits with."""
         return GroupReadiness([copies.readiness(load_ids) for copies in self._by_rank])
+
+    def watch_reads(self, on_early: OnEarlyRead) -> None:
+        """Watch every rank's part of passes."""
+        for copies in self._by_rank:
+            copies.watch_reads(on_early)
 
     def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
         """Wait until loads have ended on all ranks."""

@@ -1,7 +1,7 @@
 """One run of a workload: every answer, with company that comes and is cancelled at random."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lineclear.base.ids import SequenceId
@@ -41,12 +41,14 @@ class Trial:
 
     Args:
         guests: whether others come and are cancelled meanwhile.
+        after_turn: called after each step, with the sequences that are asked for.
     """
 
     engine: Engine
     prompts: Sequence[tuple[int, ...]]
     seed: int
     guests: bool = True
+    after_turn: Callable[[list[EngineSequence]], None] | None = None
     answers: dict[int, Answer] = field(default_factory=dict[int, Answer])
     _open: dict[SequenceId, _Open] = field(default_factory=dict[SequenceId, _Open])
     _guests: dict[SequenceId, int] = field(default_factory=dict[SequenceId, int])
@@ -85,6 +87,8 @@ class Trial:
             self.engine.wait_for_copies()
         for update in self.engine.step():
             self._take(update)
+        if self.after_turn is not None:
+            self.after_turn([each.sequence for each in self._open.values()])
 
     def _take(self, update: SequenceUpdate) -> None:
         sequence_id = update.sequence.sequence_id

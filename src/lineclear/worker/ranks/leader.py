@@ -18,7 +18,7 @@ from lineclear.base.ids import SequenceId
 from lineclear.engine.bell import wait_readable
 from lineclear.engine.engine import PlanRunner
 from lineclear.engine.readiness import Readiness
-from lineclear.engine.tier_copies import Copies, CopyStatistics
+from lineclear.engine.tier_copies import Copies, CopyStatistics, OnEarlyRead
 from lineclear.kv.copies import Copy, CopyEnd, CopyId, DiskDelete, DiskRead, DiskWrite
 from lineclear.kv.prefix_key import PrefixKey
 from lineclear.protocol.handoff.ranks import SourceReleased
@@ -257,6 +257,10 @@ class LeaderCopies:
     def readiness(self, load_ids: Collection[CopyId]) -> Readiness:
         """What this rank's part of a pass waits with."""
         return self._copies.readiness(load_ids)
+
+    def watch_reads(self, on_early: OnEarlyRead) -> None:
+        """Watch this rank's part of passes."""
+        self._copies.watch_reads(on_early)
 
     def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
         """Wait until loads have ended on all ranks, and return their ends.

@@ -10,7 +10,7 @@ import pytest
 from lineclear.base.ids import BlockId
 from lineclear.config.components import LinkConfig
 from lineclear.engine.readiness import AlwaysReady, Readiness
-from lineclear.engine.tier_copies import CopyStatistics
+from lineclear.engine.tier_copies import CopyStatistics, OnEarlyRead
 from lineclear.kv.copies import Copy, CopyEnd, CopyFailure, CopyId, DiskDelete, DiskFind, DiskRead, DiskWrite, Load
 from lineclear.kv.prefix_key import PrefixKey
 from lineclear.transport.link import Link, Talk
@@ -58,6 +58,9 @@ class OwnCopies:
 
     def readiness(self, load_ids: Collection[CopyId]) -> Readiness:  # noqa: ARG002
         return AlwaysReady()
+
+    def watch_reads(self, on_early: OnEarlyRead) -> None:
+        raise NotImplementedError
 
     def settle(self, load_ids: Collection[CopyId]) -> list[CopyEnd]:
         return [CopyEnd(load_id, len(BLOCKS)) for load_id in load_ids]
