@@ -221,7 +221,7 @@ class Scheduler:
     def forget_blocks(self, block_ids: Collection[BlockId], host_block_ids: Collection[BlockId] = ()) -> None:
         """Give up every prefix that goes through one of these blocks, on every tier: their content is suspect.
 
-        What sequences hold stays until they end, and is then to be given up again.
+        Sequences that hold one go on, and publish nothing more.
         """
         self._is_stalled = False
         for block_id in block_ids:
@@ -232,6 +232,8 @@ class Scheduler:
                     self._tiers.forget(node)
         if self._tiers is not None:
             self._tiers.forget_host_blocks(host_block_ids)
+        for each in self._queues.running + self._queues.receiving:
+            each.is_suspect = each.is_suspect or (each.prefix is not None and not each.prefix.is_alive)
 
     def plan(self, now: int) -> Plan:
         """Choose what the next step computes; it may be nothing, if there is only something to report.
