@@ -60,6 +60,7 @@ def worker_statistics(
         handoffs=handoffs,
         tiers=_tier_statistics(engine),
         ranks=ranks,
+        guard=scheduler.guard,
     )
 
 
