@@ -18,6 +18,7 @@ from lineclear.config.components import (
     CacheConfig,
     EngineConfig,
     GatewayConfig,
+    GuardConfig,
     HandoffConfig,
     LinkConfig,
     ModelSource,
@@ -37,6 +38,7 @@ COMPONENTS: Mapping[str, type[Any]] = {
     "handoff": HandoffConfig,
     "ranks": RanksConfig,
     "routing": RoutingConfig,
+    "guard": GuardConfig,
     "link": LinkConfig,
     "supervisor": SupervisorConfig,
 }

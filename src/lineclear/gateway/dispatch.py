@@ -3,7 +3,9 @@
     submit ──▶ placed ──outputs──▶ every choice has its ending
                   │ worker lost
                   ├── nothing was delivered, attempts left ──▶ Restarted ──▶ placed again, or waiting for a worker
-                  └── otherwise ──▶ Failed
+                  ├── otherwise ──▶ Failed
+                  │ a choice is broken
+                  └── Broken ──▶ its reader says what was sent ──▶ placed again, without caches, or an error
 
 Owns the control links. Which worker is chosen is `routing`'s to say; here it is told what happens to each sequence.
 Everything runs on the event loop, and nothing here blocks.
@@ -12,7 +14,8 @@ Invariants:
 1. A choice gets outputs of its current attempt only: each attempt is a sequence of its own.
 2. Each `SubmitSequence` that was sent is waited for until its final output or until its worker is lost, also when
    nobody is interested any more: a worker's room is only free when the worker says so.
-3. Once something was delivered to the client, a generation is never restarted.
+3. Once something was delivered to the client, a generation is never restarted; a choice that is broken then is
+   continued behind what was delivered, or the generation fails.
 """
 
 import asyncio
@@ -26,18 +29,21 @@ from typing import TypeAlias, assert_never
 
 from lineclear.base.ids import WorkerId
 from lineclear.config.components import ServeConfig
-from lineclear.gateway.accepted import Attempt, Failed, Generation, Output, Restarted
+from lineclear.gateway.accepted import Attempt, Broken, Failed, Generation, Output, Restarted
 from lineclear.gateway.errors import ApiError, GenerationError, OverloadedError, UnavailableError, refuse
 from lineclear.gateway.generation import GenerationRequest
+from lineclear.gateway.guard_book import GuardBook, GuardOutcome, GuardRecord, GuardStatistics
 from lineclear.gateway.worker_questions import WorkerQuestions
 from lineclear.gateway.worker_table import Worker, WorkerTable
 from lineclear.protocol import wire
 from lineclear.protocol.handoff.hello import differences
 from lineclear.protocol.roles import Role
+from lineclear.protocol.verdicts import Verdict
 from lineclear.routing.breaker import BreakerRules, BreakerState, Ending
 from lineclear.routing.budget import BudgetStatistics
 from lineclear.routing.candidates import Ask, Why
 from lineclear.routing.choice import ChoiceRules
+from lineclear.routing.retries import BrokenChoice, GiveUp, Limit, RetryRules, decide
 from lineclear.routing.router import Room, Router, RouterRules, Ticket, WorkerHealth
 from lineclear.transport.endpoint import Endpoint
 from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerLost, WorkerMessage
@@ -52,13 +58,18 @@ MAX_ATTEMPTS = 3
 
 @dataclass(slots=True, eq=False)
 class _Placed:
-    """A sequence at a worker. `is_complete`: its answer is whole, whatever the worker still says of it."""
+    """A sequence at a worker.
+
+    `is_complete`: its answer is whole, whatever the worker still says of it. `was_observed`: the guard saw something in
+    it and let it go on, which says nothing of the worker: the model may write so.
+    """
 
     generation: Generation
     attempt: Attempt
     ticket: Ticket
     num_tokens: int = 0
     is_complete: bool = False
+    was_observed: bool = False
 
 
 @dataclass(eq=False)
@@ -86,6 +97,7 @@ class DispatchStatistics:
     """By worker and new state."""
     health: list[WorkerHealth]
     budget: BudgetStatistics
+    guard: GuardStatistics
 
 
 class Dispatcher:
@@ -105,6 +117,8 @@ class Dispatcher:
         self.questions = WorkerQuestions(self._table, self._links)
         self._router = Router(_router_rules(config))
         self._now = time.monotonic
+        self.guard_book = GuardBook()
+        self._retry_rules = _retry_rules(config)
         self._placed: dict[int, _Placed] = {}
         self._waiting: list[_Waiting] = []
         self._next_id = itertools.count(1)
@@ -145,6 +159,7 @@ class Dispatcher:
             num_breaker_changes=dict(self._num_breaker_changes),
             health=self._router.health(self._now()),
             budget=self._router.budget_statistics(),
+            guard=self.guard_book.statistics(),
         )
 
     async def listen(self, endpoint: Endpoint) -> Endpoint:
@@ -164,7 +179,7 @@ class Dispatcher:
         if num_choices > self._table.most_capacity:
             allowed = f"at most {self._table.most_capacity}: more are never served at once"
             raise refuse(request.choices_param, f"{num_choices} choices", allowed)
-        generation = Generation(request)
+        generation = Generation(request, self._now())
         if self._waiting or not self._try_place(generation, generation.first_attempts()):
             retry_after = self._router.retry_after_seconds(self._now(), num_ahead=num_choices + len(self._waiting))
             raise OverloadedError("the server is full; try again later", None, "server_overloaded", retry_after)
@@ -192,6 +207,8 @@ class Dispatcher:
         if generation.is_closed:
             return
         generation.is_closed = True
+        for history in generation.histories:
+            self.guard_book.settle(history, GuardOutcome.UNFINISHED)
         self._stop_waiting(generation)
         for sequence_id in generation.sequence_ids:
             self._cancel_sequence(sequence_id)
@@ -203,6 +220,43 @@ class Dispatcher:
             if placed.attempt.choice_idx == choice_idx:
                 placed.is_complete = True
                 self._cancel_sequence(sequence_id)
+
+    def begin_again_elsewhere(
+        self, generation: Generation, choice_idx: int, sent_token_ids: list[int], num_lost_tokens: int
+    ) -> None:
+        """A choice is broken, and its reader has gone back to what the client was sent of it: the next attempt.
+
+        Raises:
+            GenerationError: There is none.
+        """
+        history = generation.histories[choice_idx]
+        history.num_lost_tokens += num_lost_tokens
+        record = history.broken[-1]
+        broken = BrokenChoice(
+            action="fail" if record.verdict.action == "fail" else "retry",
+            num_attempts=len(history.broken),
+            num_lost_tokens=history.num_lost_tokens,
+            seconds=self._now() - generation.accepted_at,
+            has_sent=bool(sent_token_ids),
+        )
+        decision = decide(broken, self._retry_rules, self._router.budget.try_take)
+        self.guard_book.follow(history, decision, len(sent_token_ids))
+        logger.warning(
+            "guard request=%s choice=%d attempt=%d worker=%s prefill=%s kind=%s detector=%s tokens=%d sent=%d then=%s",
+            *(generation.request.request_id, choice_idx, record.attempt, record.worker_id),
+            *(record.verdict.prefill_id or "-", record.verdict.kind, record.verdict.detector),
+            *(record.verdict.num_tokens, len(sent_token_ids), record.follows),
+        )
+        if isinstance(decision, GiveUp):
+            message = f"the answer went wrong ({record.verdict.kind}), and {_NO_RETRY[decision.limit]}"
+            raise GenerationError(message, None, "broken_answer")
+        attempt = generation.next_attempt(choice_idx, sent_token_ids, is_last=decision.is_last)
+        self._wait_for_worker(generation, (attempt,), "no worker had room for another attempt")
+        self._place_waiting()
+
+    def finish_choice(self, generation: Generation, choice_idx: int) -> None:
+        """A choice has its ending, whichever attempt it came from."""
+        self.guard_book.finish(generation.histories[choice_idx])
 
     def begin_drain(self) -> None:
         """Accept nothing more."""
@@ -244,6 +298,10 @@ class Dispatcher:
                     prompt_token_ids=attempt.prompt_token_ids,
                     sampling=attempt.sampling,
                     want_draft_counts=generation.request.want_draft_counts,
+                    use_cache=attempt.use_cache,
+                    guard=attempt.guard,
+                    prefer_prefill=choice.prefill_id,
+                    avoid_prefill=sorted({*choice.avoid_prefill, *attempt.avoid_prefill}),
                 )
             )
         self._table.assign(link_id, [message.sequence_id for message in messages])
@@ -258,6 +316,8 @@ class Dispatcher:
             num_prompt_tokens=sum(map(len, prompts.values())),
             names=generation.request.prompt_names if self._router.reads_prompts else (),
             session_key=generation.request.session_key,
+            avoid_workers=frozenset[str]().union(*(attempt.avoid_workers for attempt in attempts)),
+            avoid_prefill=frozenset[str]().union(*(attempt.avoid_prefill for attempt in attempts)),
         )
 
     def _rooms(self) -> list[Room]:
@@ -276,9 +336,15 @@ class Dispatcher:
         return [worker.hello.worker_id for worker in self.workers if worker.computes_prompts]
 
     def _end_ticket(self, placed: _Placed, output: wire.SequenceOutput) -> None:
-        ending = Ending.GOOD if placed.is_complete else _ENDINGS[output.finish_reason or "cancelled"]
-        reason = output.finish_reason or ""
-        self._router.end(placed.ticket, ending, self._now(), num_tokens=placed.num_tokens, reason=reason)
+        verdict, finish = output.verdict, output.finish_reason or "cancelled"
+        self._router.end(
+            placed.ticket,
+            _ending(placed, finish),
+            self._now(),
+            num_tokens=placed.num_tokens,
+            reason=f"{finish}: {verdict.kind}" if verdict is not None else finish,
+            prefill_id=verdict.prefill_id if verdict is not None else "",
+        )
         self._tell_breaker_changes()
 
     def _tell_breaker_changes(self) -> None:
@@ -387,11 +453,25 @@ class Dispatcher:
             self._table.finish(link_id, output.sequence_id)
             del self._placed[output.sequence_id]
             generation.sequence_ids.discard(output.sequence_id)
+        if output.verdict is not None and not placed.is_complete:
+            self._on_verdict(placed, worker.hello.worker_id, output.verdict)
+        if output.finish_reason is not None:
             self._end_ticket(placed, output)
         if not generation.is_closed:
-            generation.events.put(Output(placed.attempt.choice_idx, output))
+            event = Broken if output.finish_reason == "broken" else Output
+            generation.events.put(event(placed.attempt.choice_idx, output))
         if output.finish_reason is not None:
             self._place_waiting()
+
+    def _on_verdict(self, placed: _Placed, worker_id: str, verdict: Verdict) -> None:
+        generation, choice_idx = placed.generation, placed.attempt.choice_idx
+        placed.was_observed |= verdict.action == "observe"
+        history = generation.histories[choice_idx]
+        attempt = history.num_attempts
+        request_id = generation.request.request_id
+        self.guard_book.add(history, GuardRecord(time.time(), request_id, choice_idx, attempt, worker_id, verdict))
+        if generation.is_closed:
+            self.guard_book.settle(history, GuardOutcome.UNFINISHED)
 
     def _on_lost(self, link_id: LinkId, reason: str) -> None:
         worker = self._table.workers.get(link_id)
@@ -429,17 +509,17 @@ class Dispatcher:
         else:
             self._num_restarts += 1
             generation.events.put(Restarted(frozenset(attempt.choice_idx for attempt in attempts)))
-            self._wait_for_worker(generation, attempts)
+            self._wait_for_worker(generation, attempts, "the worker was lost, and no other was ready")
             self._place_waiting()
 
-    def _wait_for_worker(self, generation: Generation, attempts: tuple[Attempt, ...]) -> None:
+    def _wait_for_worker(self, generation: Generation, attempts: tuple[Attempt, ...], why: str) -> None:
         loop = asyncio.get_running_loop()
-        give_up = loop.call_later(self._start_timeout_seconds, self._on_waited_too_long, generation)
+        give_up = loop.call_later(self._start_timeout_seconds, self._on_waited_too_long, generation, why)
         self._waiting.append(_Waiting(generation, attempts, give_up))
 
-    def _on_waited_too_long(self, generation: Generation) -> None:
+    def _on_waited_too_long(self, generation: Generation, why: str) -> None:
         self._stop_waiting(generation)
-        message = f"the worker was lost, and no other was ready within {self._start_timeout_seconds} s"
+        message = f"{why} within {self._start_timeout_seconds} s"
         self._fail(generation, UnavailableError(message, None, "no_worker"))
 
     def _stop_waiting(self, generation: Generation) -> None:
@@ -477,8 +557,37 @@ _ENDINGS: Mapping[wire.FinishReason, Ending] = {
     "length": Ending.GOOD,
     "cancelled": Ending.NEUTRAL,
     "error": Ending.BAD,
+    "broken": Ending.BAD,
 }
 """What the end of a sequence says of its worker."""
+
+
+def _ending(placed: _Placed, finish: wire.FinishReason) -> Ending:
+    if placed.is_complete:
+        return Ending.GOOD
+    if placed.was_observed and finish != "broken":
+        return Ending.NEUTRAL
+    return _ENDINGS[finish]
+
+
+_NO_RETRY: Mapping[Limit, str] = {
+    Limit.ACTION: "such answers are not tried again here",
+    Limit.SENT: "a part of it was sent already",
+    Limit.ATTEMPTS: "there are no attempts left",
+    Limit.TOKENS: "its attempts took as many tokens as they may",
+    Limit.SECONDS: "its attempts took as long as they may",
+    Limit.FLEET: "too many requests were tried again lately",
+}
+
+
+def _retry_rules(config: ServeConfig) -> RetryRules:
+    guard = config.guard
+    return RetryRules(
+        max_attempts=guard.guard_max_attempts,
+        max_tokens=guard.guard_retry_tokens,
+        max_seconds=guard.guard_retry_seconds,
+        resumes=guard.guard_after_sent == "resume",
+    )
 
 
 def _router_rules(config: ServeConfig) -> RouterRules:

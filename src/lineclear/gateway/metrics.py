@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lineclear.gateway.dispatch import DispatchStatistics
+from lineclear.gateway.guard_book import GuardStatistics
 from lineclear.gateway.ledger import LedgerStatistics
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.worker_table import Worker
@@ -132,6 +133,7 @@ class _SnapshotCollector(Collector):
             endings.add_metric([outcome.value], count)
         yield endings
         yield from _routing_metrics(dispatch)
+        yield from _guard_metrics(dispatch.guard)
         yield from _worker_metrics(snapshot.workers)
 
 
@@ -176,6 +178,32 @@ _HEALTH_GAUGES: tuple[tuple[str, str, Callable[[WorkerHealth], float]], ...] = (
     ),
     ("sketched_pieces", "Pieces of prompts that a worker is thought to have cached.", lambda each: each.num_sketched),
 )
+
+
+def _guard_metrics(guard: GuardStatistics) -> Iterator[Metric]:
+    verdicts = CounterMetricFamily(
+        "lineclear_guard_verdicts", "Verdicts on answers, by worker.", labels=["worker", "kind", "action"]
+    )
+    for (worker_id, kind, action), count in guard.num_verdicts.items():
+        verdicts.add_metric([worker_id, kind, action], count)
+    yield verdicts
+    retries = CounterMetricFamily("lineclear_guard_retries", "Broken choices begun again.", labels=["kind"])
+    for kind, count in guard.num_retries.items():
+        retries.add_metric([kind], count)
+    yield retries
+    yield _counter("guard_resumed", "Of them, those that continued what was sent.", guard.num_resumed)
+    given_up = CounterMetricFamily(
+        "lineclear_guard_given_up", "Broken choices not begun again, by what forbade it.", labels=["limit"]
+    )
+    for limit, count in guard.num_given_up.items():
+        given_up.add_metric([limit.value], count)
+    yield given_up
+    outcomes = CounterMetricFamily(
+        "lineclear_guard_outcomes", "Choices with a broken attempt, by how they ended.", labels=["kind", "outcome"]
+    )
+    for (kind, outcome), count in guard.num_outcomes.items():
+        outcomes.add_metric([kind, outcome.value], count)
+    yield outcomes
 
 
 def _used_ratio(statistics: WorkerStatistics) -> float | None:

@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS = 5.0
 """Silence after which a stream says that it is alive: proxies give up after 30 s and more, clients after 300."""
 
+GUARD_HEADER = "x-lineclear-guard"
+"""Says of an answer in one piece that the guard judged it: `observed`, or `model_own`."""
+
 MAX_PREPARING = 256
 """Bodies that are prepared or wait for it; each may be large."""
 
@@ -54,6 +57,7 @@ class Services:
     bodies: Bodies
     served_model_name: str | None
     session_headers: tuple[str, ...] = ()
+    num_holdback_tokens: int = 0
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
     def model(self) -> ServedModel:
@@ -159,12 +163,13 @@ class _Exchange:
         self._phase = "queue"
         services = self._services
         vocabulary = services.assets.tokenization.vocabulary
-        reader = AnswerReader(generation, services.dispatcher, vocabulary, self._on_tokens)
+        num_holdback_tokens = services.num_holdback_tokens if call.is_stream else 0
+        reader = AnswerReader(generation, services.dispatcher, vocabulary, self._on_tokens, num_holdback_tokens)
         services.ledger.open(self.request_id)
         outcome = Outcome.FAILED
         try:
             if call.is_stream:
-                has_completed = await self._stream(call, generation, reader, EventStream(send))
+                has_completed = await self._stream(call, reader, EventStream(send))
             else:
                 has_completed = await self._whole(call, reader, send)
             if has_completed:
@@ -181,14 +186,16 @@ class _Exchange:
     async def _whole(self, call: ApiCall, reader: AnswerReader, send: Send) -> bool:
         while not reader.is_complete:
             await reader.take(None)
-        await send_body(send, call.reply.whole(reader.choices, reader.usage()))
+        words = {choice.mark.judged for choice in reader.choices if choice.mark is not None}
+        headers = {GUARD_HEADER: ",".join(sorted(words))} if words else {}
+        await send_body(send, call.reply.whole(reader.choices, reader.usage()), headers=headers)
         return True
 
-    async def _stream(self, call: ApiCall, generation: Generation, reader: AnswerReader, stream: EventStream) -> bool:
+    async def _stream(self, call: ApiCall, reader: AnswerReader, stream: EventStream) -> bool:
         """Returns whether the stream is complete; if not, whoever called us leaves it without an end."""
         try:
             await stream.begin(call.reply.begin())
-            await self._stream_deltas(call, generation, reader, stream)
+            await self._stream_deltas(call, reader, stream)
             await stream.finish(call.reply.end(reader.choices, reader.usage()))
         except ApiError as error:
             self.record_error(error)
@@ -197,15 +204,13 @@ class _Exchange:
             return False
         return True
 
-    async def _stream_deltas(
-        self, call: ApiCall, generation: Generation, reader: AnswerReader, stream: EventStream
-    ) -> None:
+    async def _stream_deltas(self, call: ApiCall, reader: AnswerReader, stream: EventStream) -> None:
         last_write = self._now()
         while not reader.is_complete:
             deltas = await reader.take(max(0.0, last_write + self._services.keep_alive_seconds - self._now()))
             data = b"".join(call.reply.delta(choice_idx, delta) for choice_idx, delta in deltas)
             if data:
-                generation.mark_delivered()
+                reader.mark_sent()
             elif self._now() - last_write >= self._services.keep_alive_seconds:
                 data = call.reply.keep_alive()
                 self._metrics.keep_alives.inc()
