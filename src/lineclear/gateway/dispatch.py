@@ -311,10 +311,11 @@ class Dispatcher:
 
     def _ask(self, generation: Generation, attempts: Sequence[Attempt]) -> Ask:
         prompts = {id(attempt.prompt_token_ids): attempt.prompt_token_ids for attempt in attempts}
+        reads_caches = all(attempt.use_cache for attempt in attempts)
         return Ask(
             num_sequences=len(attempts),
             num_prompt_tokens=sum(map(len, prompts.values())),
-            names=generation.request.prompt_names if self._router.reads_prompts else (),
+            names=generation.request.prompt_names if reads_caches and self._router.reads_prompts else (),
             session_key=generation.request.session_key,
             avoid_workers=frozenset[str]().union(*(attempt.avoid_workers for attempt in attempts)),
             avoid_prefill=frozenset[str]().union(*(attempt.avoid_prefill for attempt in attempts)),
@@ -344,6 +345,7 @@ class Dispatcher:
             num_tokens=placed.num_tokens,
             reason=f"{finish}: {verdict.kind}" if verdict is not None else finish,
             prefill_id=verdict.prefill_id if verdict is not None else "",
+            is_forgotten=finish == "broken",
         )
         self._tell_breaker_changes()
 
