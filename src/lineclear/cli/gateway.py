@@ -11,7 +11,9 @@ from lineclear.cli.standalone import control_endpoint
 from lineclear.gateway.process import run_gateway
 from lineclear.transport.reports import GatewayListening, GatewayServing, Report
 
-OPTIONS = options_of("source", "gateway", "link") | {"max_waiting", "drain_seconds", "log_level"}
+OPTIONS = options_of("source", "gateway", "routing", "guard", "link") - {"guard_detector", "guard_baselines"} | {
+    *("max_waiting", "min_handoff_tokens", "drain_seconds", "log_level")
+}
 """What a gateway reads."""
 
 

@@ -20,7 +20,9 @@ from lineclear.worker.making import AS_SHIPPED, WorkerMaking
 from lineclear.worker.process import run_worker
 from lineclear.worker.seat import Seat
 
-OPTIONS = (options_of("source", "engine", "cache", "handoff", "ranks", "link") | {"log_level"}) - {
+_GUARD = frozenset({"guard", "guard_detector", "guard_baselines"})
+
+OPTIONS = (options_of("source", "engine", "cache", "handoff", "ranks", "link") | _GUARD | {"log_level"}) - {
     "max_waiting",
     "colocated",
     "prefill",

@@ -232,6 +232,90 @@ class RanksConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """Which worker gets a request, and which one nobody gets."""
+
+    routing: Annotated[
+        Literal["cache_aware", "least_load", "round_robin"],
+        Option("Which worker gets a request: the one with its session or prefix, the least loaded, the next one."),
+    ] = "cache_aware"
+    routing_imbalance: Annotated[
+        float,
+        Option("How many times the mean load a worker may have and still get its sessions.", allowed=Range(1, 100)),
+    ] = 1.5
+    session_header: Annotated[
+        tuple[str, ...],
+        Option(
+            "Header that names a request's session, before those that are known; may be given several times.",
+            allowed=Pattern(r"[A-Za-z0-9_-]+", "the name of a header"),
+        ),
+    ] = ()
+    breaker_seconds: Annotated[
+        float,
+        Option(
+            "How long a worker that fails is given nothing; doubled when it fails again.",
+            allowed=Range(0.01, 3600),
+        ),
+    ] = 5.0
+    slow_start_seconds: Annotated[
+        float, Option("How long a worker that recovered is given less than others.", allowed=Range(0, 3600))
+    ] = 30.0
+    retry_share: Annotated[float, Option("Requests begun again for each request, at most.", allowed=Range(0, 1))] = 0.1
+    retry_burst: Annotated[
+        int, Option("Requests that may be begun again however few there were.", allowed=Range(0, 1_000_000))
+    ] = 64
+
+    def __post_init__(self) -> None:
+        check_component(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """What is done about sequences whose state seems broken."""
+
+    guard: Annotated[
+        Literal["off", "observe", "retry", "fail"],
+        Option("What a verdict does: be counted, have the request tried again elsewhere, or end it; off: no verdicts."),
+    ] = "off"
+    guard_detector: Annotated[
+        Literal["seed", "calibrated"],
+        Option("How a sequence is judged: by fixed limits on acceptance, or against this model's baselines."),
+    ] = "calibrated"
+    guard_baselines: Annotated[
+        str | None,
+        Option(
+            "File of the baselines, from `lineclear guard calibrate`; auto: guard.json beside the model.",
+            allowed=Pattern(r".+", "a file"),
+            none_word="auto",
+        ),
+    ] = None
+    guard_holdback_tokens: Annotated[
+        int,
+        Option("Tokens that a stream is behind; beginning again within them is not seen.", allowed=Range(0, 4096)),
+    ] = 0
+    guard_after_sent: Annotated[
+        Literal["error", "resume"],
+        Option("What follows on what was sent of such an answer: an error, or the rest, computed elsewhere."),
+    ] = "error"
+    guard_max_attempts: Annotated[
+        int,
+        Option("Attempts at one answer; the last one is returned whatever it is, marked.", allowed=Range(2, 100)),
+    ] = 3
+    guard_retry_tokens: Annotated[
+        int, Option("Tokens generated in vain for one answer before it is given up.", allowed=Range(0))
+    ] = 65_536
+    guard_retry_seconds: Annotated[
+        float, Option("Age of a request from which on it is not begun again.", allowed=Range(0, 86_400))
+    ] = 300.0
+
+    def __post_init__(self) -> None:
+        check_component(self)
+        if self.guard_holdback_tokens and self.guard in {"off", "observe"}:
+            allowed = f"0 with guard {self.guard}: nothing is begun again"
+            raise ConfigError("guard_holdback_tokens", self.guard_holdback_tokens, allowed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinkConfig:
     """The control links between the gateway and its workers."""
 
@@ -286,6 +370,8 @@ class ServeConfig:
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
     handoff: HandoffConfig = field(default_factory=HandoffConfig)
     ranks: RanksConfig = field(default_factory=RanksConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
     link: LinkConfig = field(default_factory=LinkConfig)
     supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
 
@@ -295,6 +381,8 @@ class ServeConfig:
             raise ConfigError("prefill", self.handoff.prefill, allowed)
         if self.cache.host_cache_gib and not self.engine.prefix_cache:
             raise ConfigError("host_cache_gib", self.cache.host_cache_gib, "0 without prefix_cache")
+        if self.guard.guard != "off" and not self.engine.draft_tokens:
+            raise ConfigError("guard", self.guard.guard, "off without draft_tokens: acceptance is what it judges by")
         if self.ranks.cp > 1 and not self.num_prefill:
             raise ConfigError("cp", self.ranks.cp, "1 where no worker only prefills: ranks compute prompts")
 

@@ -18,10 +18,12 @@ from lineclear.config.components import (
     CacheConfig,
     EngineConfig,
     GatewayConfig,
+    GuardConfig,
     HandoffConfig,
     LinkConfig,
     ModelSource,
     RanksConfig,
+    RoutingConfig,
     ServeConfig,
     SupervisorConfig,
 )
@@ -35,6 +37,8 @@ COMPONENTS: Mapping[str, type[Any]] = {
     "gateway": GatewayConfig,
     "handoff": HandoffConfig,
     "ranks": RanksConfig,
+    "routing": RoutingConfig,
+    "guard": GuardConfig,
     "link": LinkConfig,
     "supervisor": SupervisorConfig,
 }

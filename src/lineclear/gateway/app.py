@@ -43,6 +43,7 @@ def build_app(services: Services, api_keys: tuple[str, ...]) -> Starlette:
             _get("/readyz", pages.ready),
             _get("/metrics", pages.metrics),
             _get("/invariants", pages.invariants),
+            _get("/guard/recent", pages.recent_verdicts),
             _get("/quarantine", quarantine.show),
             _post("/quarantine/release", quarantine.release),
             _get("/v1/models", pages.models),

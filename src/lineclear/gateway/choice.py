@@ -219,7 +219,7 @@ class ChoiceAssembler:
             self._finish = "stop"
 
     def _end(self, output: SequenceOutput, parts: list[Part]) -> str | int | None:
-        if output.finish_reason in {"error", "cancelled"}:
+        if output.finish_reason in {"error", "cancelled", "broken"}:
             message = f"the worker ended the request: {output.error or output.finish_reason}"
             raise GenerationError(message, None, "generation_failed")
         is_cut = output.finish_reason == "length"

@@ -7,6 +7,7 @@ from lineclear.base.errors import InvariantError
 from lineclear.gateway.choice import ChoiceDelta, ChoiceFinish, PlacedToken
 from lineclear.gateway.fragments import Content, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
 from lineclear.protocol.drafts import DraftCounts
+from lineclear.protocol.verdicts import VerdictKind
 
 
 class Pieces(list[str]):
@@ -61,18 +62,38 @@ class CollectedToolCall:
         return str(self.pieces)
 
 
+@dataclass(frozen=True, slots=True)
+class GuardMark:
+    """An answer that the guard judged and that is returned all the same.
+
+    `is_model_own`: so were its attempts elsewhere, `num_attempts` in all; else nothing is done about such answers here.
+    """
+
+    kind: VerdictKind
+    detector: str
+    num_tokens: int
+    num_attempts: int
+    is_model_own: bool
+
+    @property
+    def judged(self) -> str:
+        """The word for it."""
+        return "model_own" if self.is_model_own else "observed"
+
+
 Block: TypeAlias = CollectedText | CollectedReasoning | CollectedToolCall
 
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """What a choice has come to. `draft` is known when it has ended."""
+    """What a choice has come to. `draft` and `mark` are known when it has ended."""
 
     blocks: list[Block] = field(default_factory=list[Block])
     logprobs: list[PlacedToken] = field(default_factory=list[PlacedToken])
     finish_reason: ChoiceFinish | None = None
     stop_reason: str | int | None = None
     draft: DraftCounts | None = None
+    mark: GuardMark | None = None
 
     @property
     def content(self) -> str:

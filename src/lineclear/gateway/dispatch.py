@@ -3,34 +3,49 @@
     submit ──▶ placed ──outputs──▶ every choice has its ending
                   │ worker lost
                   ├── nothing was delivered, attempts left ──▶ Restarted ──▶ placed again, or waiting for a worker
-                  └── otherwise ──▶ Failed
+                  ├── otherwise ──▶ Failed
+                  │ a choice is broken
+                  └── Broken ──▶ its reader says what was sent ──▶ placed again, without caches, or an error
 
-Owns the control links. Everything runs on the event loop, and nothing here blocks.
+Owns the control links. Which worker is chosen is `routing`'s to say; here it is told what happens to each sequence.
+Everything runs on the event loop, and nothing here blocks.
 
 Invariants:
-1. A generation gets outputs of its current attempt only: each attempt has sequences of its own.
+1. A choice gets outputs of its current attempt only: each attempt is a sequence of its own.
 2. Each `SubmitSequence` that was sent is waited for until its final output or until its worker is lost, also when
    nobody is interested any more: a worker's room is only free when the worker says so.
-3. Once something was delivered to the client, a generation is never restarted.
+3. Once something was delivered to the client, a generation is never restarted; a choice that is broken then is
+   continued behind what was delivered, or the generation fails.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from lineclear.base.ids import WorkerId
 from lineclear.config.components import ServeConfig
-from lineclear.gateway.accepted import Failed, Generation, Output, Restarted
+from lineclear.gateway.accepted import Attempt, Broken, Failed, Generation, Output, Restarted
 from lineclear.gateway.errors import ApiError, GenerationError, OverloadedError, UnavailableError, refuse
 from lineclear.gateway.generation import GenerationRequest
+from lineclear.gateway.guard_book import GuardBook, GuardOutcome, GuardRecord, GuardStatistics
 from lineclear.gateway.worker_questions import WorkerQuestions
 from lineclear.gateway.worker_table import Worker, WorkerTable
 from lineclear.protocol import wire
 from lineclear.protocol.handoff.hello import differences
 from lineclear.protocol.roles import Role
+from lineclear.protocol.verdicts import Verdict
+from lineclear.routing.breaker import BreakerRules, BreakerState, Ending
+from lineclear.routing.budget import BudgetStatistics
+from lineclear.routing.candidates import Ask, Why
+from lineclear.routing.choice import ChoiceRules
+from lineclear.routing.retries import BrokenChoice, GiveUp, Limit, RetryRules, decide
+from lineclear.routing.router import Room, Router, RouterRules, Ticket, WorkerHealth
+from lineclear.routing.sketch import piece_names
 from lineclear.transport.endpoint import Endpoint
 from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerLost, WorkerMessage
 
@@ -42,12 +57,29 @@ MAX_ATTEMPTS = 3
 """How often one request is begun. A request that ends three workers is the reason, not the victim."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SequencePlace:
-    """Whose choice a sequence is."""
+@dataclass(slots=True, eq=False)
+class _Placed:
+    """A sequence at a worker.
+
+    `is_complete`: its answer is whole, whatever the worker still says of it. `was_observed`: the guard saw something in
+    it and let it go on, which says nothing of the worker: the model may write so.
+    """
 
     generation: Generation
-    choice_idx: int
+    attempt: Attempt
+    ticket: Ticket
+    num_tokens: int = 0
+    is_complete: bool = False
+    was_observed: bool = False
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """Attempts of one request that begin together once a worker has room, and until when they wait."""
+
+    generation: Generation
+    attempts: tuple[Attempt, ...]
+    give_up: asyncio.TimerHandle
 
 
 @dataclass(frozen=True)
@@ -60,6 +92,13 @@ class DispatchStatistics:
     num_unknown_outputs: int
     num_workers_lost: int
     num_malformed_links: int
+    num_placed: dict[tuple[str, Why], int]
+    """Sequences by worker and by what decided that they went there."""
+    num_breaker_changes: dict[tuple[str, BreakerState], int]
+    """By worker and new state."""
+    health: list[WorkerHealth]
+    budget: BudgetStatistics
+    guard: GuardStatistics
 
 
 class Dispatcher:
@@ -77,8 +116,12 @@ class Dispatcher:
         self._links = WorkerLinks(config.link, self._on_event)
         self._table: WorkerTable[LinkId] = WorkerTable(config.engine.max_waiting)
         self.questions = WorkerQuestions(self._table, self._links)
-        self._places: dict[int, _SequencePlace] = {}
-        self._waiting: list[Generation] = []
+        self._router = Router(_router_rules(config))
+        self._now = time.monotonic
+        self.guard_book = GuardBook()
+        self._retry_rules = _retry_rules(config)
+        self._placed: dict[int, _Placed] = {}
+        self._waiting: list[_Waiting] = []
         self._next_id = itertools.count(1)
         self._facts: wire.ModelFacts | None = None
         self._is_draining = False
@@ -86,6 +129,8 @@ class Dispatcher:
         self._num_restarts = 0
         self._num_unknown_outputs = 0
         self._num_workers_lost = 0
+        self._num_placed: Counter[tuple[str, Why]] = Counter()
+        self._num_breaker_changes: Counter[tuple[str, BreakerState]] = Counter()
 
     @property
     def facts(self) -> wire.ModelFacts | None:
@@ -105,12 +150,17 @@ class Dispatcher:
     def statistics(self) -> DispatchStatistics:
         """The counts."""
         return DispatchStatistics(
-            num_sequences=len(self._places),
+            num_sequences=len(self._placed),
             num_waiting_for_worker=len(self._waiting),
             num_restarts=self._num_restarts,
             num_unknown_outputs=self._num_unknown_outputs,
             num_workers_lost=self._num_workers_lost,
             num_malformed_links=self._links.statistics().num_malformed,
+            num_placed=dict(self._num_placed),
+            num_breaker_changes=dict(self._num_breaker_changes),
+            health=self._router.health(self._now()),
+            budget=self._router.budget_statistics(),
+            guard=self.guard_book.statistics(),
         )
 
     async def listen(self, endpoint: Endpoint) -> Endpoint:
@@ -130,11 +180,11 @@ class Dispatcher:
         if num_choices > self._table.most_capacity:
             allowed = f"at most {self._table.most_capacity}: more are never served at once"
             raise refuse(request.choices_param, f"{num_choices} choices", allowed)
-        link_id = self._table.choose(num_choices)
-        if link_id is None or self._waiting:
-            raise OverloadedError("the server is full; try again later", None, "server_overloaded")
-        generation = Generation(request)
-        self._place(generation, link_id)
+        generation = Generation(request, self._now())
+        if self._waiting or not self._try_place(generation, generation.first_attempts()):
+            retry_after = self._router.retry_after_seconds(self._now(), num_ahead=num_choices + len(self._waiting))
+            raise OverloadedError("the server is full; try again later", None, "server_overloaded", retry_after)
+        self._router.budget.add_request()
         return generation
 
     def refuse_unavailable(self) -> None:
@@ -153,6 +203,8 @@ class Dispatcher:
         if generation.is_closed:
             return
         generation.is_closed = True
+        for history in generation.histories:
+            self.guard_book.settle(history, GuardOutcome.UNFINISHED)
         self._stop_waiting(generation)
         for sequence_id in generation.sequence_ids:
             self._cancel_sequence(sequence_id)
@@ -160,8 +212,47 @@ class Dispatcher:
     def cancel_choice(self, generation: Generation, choice_idx: int) -> None:
         """End one choice, whose answer is complete for other reasons than the worker's."""
         for sequence_id in generation.sequence_ids:
-            if self._places[sequence_id].choice_idx == choice_idx:
+            placed = self._placed[sequence_id]
+            if placed.attempt.choice_idx == choice_idx:
+                placed.is_complete = True
                 self._cancel_sequence(sequence_id)
+
+    def begin_again_elsewhere(
+        self, generation: Generation, choice_idx: int, sent_token_ids: list[int], num_lost_tokens: int
+    ) -> None:
+        """A choice is broken, and its reader has gone back to what the client was sent of it: the next attempt.
+
+        Raises:
+            GenerationError: There is none.
+        """
+        history = generation.histories[choice_idx]
+        history.num_lost_tokens += num_lost_tokens
+        record = history.broken[-1]
+        broken = BrokenChoice(
+            action="fail" if record.verdict.action == "fail" else "retry",
+            num_attempts=len(history.broken),
+            num_lost_tokens=history.num_lost_tokens,
+            seconds=self._now() - generation.accepted_at,
+            has_sent=bool(sent_token_ids),
+        )
+        decision = decide(broken, self._retry_rules, self._router.budget.try_take)
+        self.guard_book.follow(history, decision, len(sent_token_ids))
+        logger.warning(
+            "guard request=%s choice=%d attempt=%d worker=%s prefill=%s kind=%s detector=%s tokens=%d sent=%d then=%s",
+            *(generation.request.request_id, choice_idx, record.attempt, record.worker_id),
+            *(record.verdict.prefill_id or "-", record.verdict.kind, record.verdict.detector),
+            *(record.verdict.num_tokens, len(sent_token_ids), record.follows),
+        )
+        if isinstance(decision, GiveUp):
+            message = f"the answer went wrong ({record.verdict.kind}), and {_NO_RETRY[decision.limit]}"
+            raise GenerationError(message, None, "broken_answer")
+        attempt = generation.next_attempt(choice_idx, sent_token_ids, is_last=decision.is_last)
+        self._wait_for_worker(generation, (attempt,), "no worker had room for another attempt")
+        self._place_waiting()
+
+    def finish_choice(self, generation: Generation, choice_idx: int) -> None:
+        """A choice has its ending, whichever attempt it came from."""
+        self.guard_book.finish(generation.histories[choice_idx])
 
     def begin_drain(self) -> None:
         """Accept nothing more."""
@@ -169,8 +260,8 @@ class Dispatcher:
 
     def fail_all(self, error: ApiError) -> None:
         """End every open request with an error."""
-        generations = {id(place.generation): place.generation for place in self._places.values()}
-        generations |= {id(generation): generation for generation in self._waiting}
+        generations = {id(placed.generation): placed.generation for placed in self._placed.values()}
+        generations |= {id(waiting.generation): waiting.generation for waiting in self._waiting}
         for generation in generations.values():
             self._stop_waiting(generation)
             self._fail(generation, error)
@@ -180,25 +271,87 @@ class Dispatcher:
         self._is_draining = True
         await self._links.close()
 
-    def _place(self, generation: Generation, link_id: LinkId) -> None:
-        generation.num_attempts += 1
+    def _try_place(self, generation: Generation, attempts: Sequence[Attempt]) -> bool:
+        """Give these attempts to one worker; returns whether any has room."""
+        ask = self._ask(generation, attempts)
+        choice = self._router.choose(ask, self._rooms(), self._prefill_ids(), self._now())
+        self._tell_breaker_changes()
+        if choice is None:
+            return False
+        self._num_placed[choice.worker_id, choice.why] += len(attempts)
+        tickets = self._router.begin(choice, ask, self._now())
+        link_id = self._table.link_of(choice.worker_id)
         messages: list[wire.SubmitSequence] = []
-        for choice_idx, choice in enumerate(generation.request.choices):
+        for attempt, ticket in zip(attempts, tickets, strict=True):
             sequence_id = next(self._next_id)
-            self._places[sequence_id] = _SequencePlace(generation, choice_idx)
+            generation.num_attempts[attempt.choice_idx] += 1
+            generation.sequence_ids.add(sequence_id)
+            self._placed[sequence_id] = _Placed(generation, attempt, ticket)
             messages.append(
                 wire.SubmitSequence(
                     sequence_id=sequence_id,
                     request_id=generation.request.request_id,
-                    prompt_token_ids=choice.prompt_token_ids,
-                    sampling=choice.sampling,
+                    prompt_token_ids=attempt.prompt_token_ids,
+                    sampling=attempt.sampling,
                     want_draft_counts=generation.request.want_draft_counts,
+                    use_cache=attempt.use_cache,
+                    guard=attempt.guard,
+                    prefer_prefill=choice.prefill_id,
+                    avoid_prefill=sorted({*choice.avoid_prefill, *attempt.avoid_prefill}),
                 )
             )
-        generation.sequence_ids = {message.sequence_id for message in messages}
-        self._table.assign(link_id, list(generation.sequence_ids))
+        self._table.assign(link_id, [message.sequence_id for message in messages])
         for message in messages:
             self._links.send(link_id, message)  # if the link has ended, WorkerLost is on its way
+        return True
+
+    def _ask(self, generation: Generation, attempts: Sequence[Attempt]) -> Ask:
+        prompts = {id(attempt.prompt_token_ids): attempt.prompt_token_ids for attempt in attempts}
+        first = attempts[0].prompt_token_ids
+        return Ask(
+            num_sequences=len(attempts),
+            num_prompt_tokens=sum(map(len, prompts.values())),
+            names=piece_names(first) if self._router.reads_prompts else (),
+            session_key=generation.request.session_key,
+            avoid_workers=frozenset[str]().union(*(attempt.avoid_workers for attempt in attempts)),
+            avoid_prefill=frozenset[str]().union(*(attempt.avoid_prefill for attempt in attempts)),
+        )
+
+    def _rooms(self) -> list[Room]:
+        return [
+            Room(
+                worker_id=worker.hello.worker_id,
+                num_sequences=len(worker.sequence_ids),
+                num_running=worker.hello.model.max_running,
+                num_free=worker.num_free,
+            )
+            for worker in self.workers
+            if worker.takes_requests
+        ]
+
+    def _prefill_ids(self) -> list[str]:
+        return [worker.hello.worker_id for worker in self.workers if worker.computes_prompts]
+
+    def _end_ticket(self, placed: _Placed, output: wire.SequenceOutput) -> None:
+        verdict, finish = output.verdict, output.finish_reason or "cancelled"
+        self._router.end(
+            placed.ticket,
+            _ending(placed, finish),
+            self._now(),
+            num_tokens=placed.num_tokens,
+            reason=f"{finish}: {verdict.kind}" if verdict is not None else finish,
+            prefill_id=verdict.prefill_id if verdict is not None else "",
+        )
+        self._tell_breaker_changes()
+
+    def _tell_breaker_changes(self) -> None:
+        """One line a change, and a count."""
+        for change in self._router.take_changes():
+            self._num_breaker_changes[change.worker_id, change.after] += 1
+            logger.warning(
+                "breaker worker=%s from=%s to=%s reason=%s",
+                *(change.worker_id, change.before.value, change.after.value, change.reason),
+            )
 
     def _cancel_sequence(self, sequence_id: int) -> None:
         for link_id, worker in self._table.workers.items():
@@ -225,6 +378,7 @@ class Dispatcher:
         self._end_earlier_links(hello)
         logger.info("worker %s, life %d, is ready", hello.worker_id, hello.life)
         self._table.connect(link_id, hello)
+        self._router.connect(hello.worker_id, hello.model.num_blocks * hello.model.block_size, self._now())
         self._facts = hello.model if self._facts is None or hello.role is not Role.PREFILL else self._facts
         self._announce_instances()
         self._report_workers()
@@ -283,20 +437,38 @@ class Dispatcher:
                 assert_never(message)
 
     def _on_output(self, link_id: LinkId, output: wire.SequenceOutput) -> None:
-        place = self._places.get(output.sequence_id)
+        placed = self._placed.get(output.sequence_id)
         worker = self._table.workers[link_id]
-        if place is None or output.sequence_id not in worker.sequence_ids:
+        if placed is None or output.sequence_id not in worker.sequence_ids:
             self._num_unknown_outputs += 1
             return
-        generation = place.generation
+        generation = placed.generation
+        placed.num_tokens += len(output.token_ids)
+        if output.token_ids:
+            self._router.first_token(placed.ticket, self._now())
         if output.finish_reason is not None:
             self._table.finish(link_id, output.sequence_id)
-            del self._places[output.sequence_id]
+            del self._placed[output.sequence_id]
             generation.sequence_ids.discard(output.sequence_id)
+        if output.verdict is not None and not placed.is_complete:
+            self._on_verdict(placed, worker.hello.worker_id, output.verdict)
+        if output.finish_reason is not None:
+            self._end_ticket(placed, output)
         if not generation.is_closed:
-            generation.events.put(Output(place.choice_idx, output))
+            event = Broken if output.finish_reason == "broken" else Output
+            generation.events.put(event(placed.attempt.choice_idx, output))
         if output.finish_reason is not None:
             self._place_waiting()
+
+    def _on_verdict(self, placed: _Placed, worker_id: str, verdict: Verdict) -> None:
+        generation, choice_idx = placed.generation, placed.attempt.choice_idx
+        placed.was_observed |= verdict.action == "observe"
+        history = generation.histories[choice_idx]
+        attempt = history.num_attempts
+        request_id = generation.request.request_id
+        self.guard_book.add(history, GuardRecord(time.time(), request_id, choice_idx, attempt, worker_id, verdict))
+        if generation.is_closed:
+            self.guard_book.settle(history, GuardOutcome.UNFINISHED)
 
     def _on_lost(self, link_id: LinkId, reason: str) -> None:
         worker = self._table.workers.get(link_id)
@@ -307,55 +479,56 @@ class Dispatcher:
         else:
             logger.warning("worker %s, life %d, is lost: %s", worker.hello.worker_id, worker.hello.life, reason)
             self._num_workers_lost += 1
-        lost_ids = self._table.lose(link_id)
+        lost_ids = sorted(self._table.lose(link_id))
         self._announce_instances()
         self._report_workers()
-        generations = {id(place.generation): place.generation for place in map(self._places.pop, sorted(lost_ids))}
-        for generation in generations.values():
-            generation.sequence_ids.clear()
-            if not generation.is_closed:
-                self._begin_again(generation, WorkerId(worker.hello.worker_id))
+        lost: dict[int, list[_Placed]] = {}
+        for sequence_id in lost_ids:
+            placed = self._placed.pop(sequence_id)
+            placed.generation.sequence_ids.discard(sequence_id)
+            self._router.end(placed.ticket, Ending.NEUTRAL, self._now())
+            lost.setdefault(id(placed.generation), []).append(placed)
+        self._router.disconnect(worker.hello.worker_id, self._now(), is_lost=not worker.is_drained)
+        self._tell_breaker_changes()
+        for together in lost.values():
+            if not together[0].generation.is_closed:
+                attempts = tuple(placed.attempt for placed in together)
+                self._begin_again(together[0].generation, attempts, WorkerId(worker.hello.worker_id))
 
-    def _begin_again(self, generation: Generation, worker_id: WorkerId) -> None:
+    def _begin_again(self, generation: Generation, attempts: tuple[Attempt, ...], worker_id: WorkerId) -> None:
         if generation.is_delivered:
             self._fail(
                 generation, GenerationError(f"worker {worker_id} was lost during the answer", None, "worker_lost")
             )
-        elif generation.num_attempts >= MAX_ATTEMPTS:
+        elif max(generation.num_attempts[attempt.choice_idx] for attempt in attempts) >= MAX_ATTEMPTS:
             message = f"worker {worker_id} was lost; given up after {MAX_ATTEMPTS} attempts"
             self._fail(generation, GenerationError(message, None, "worker_lost"))
         else:
             self._num_restarts += 1
-            generation.events.put(Restarted())
-            self._wait_for_worker(generation)
+            generation.events.put(Restarted(frozenset(attempt.choice_idx for attempt in attempts)))
+            self._wait_for_worker(generation, attempts, "the worker was lost, and no other was ready")
             self._place_waiting()
 
-    def _wait_for_worker(self, generation: Generation) -> None:
+    def _wait_for_worker(self, generation: Generation, attempts: tuple[Attempt, ...], why: str) -> None:
         loop = asyncio.get_running_loop()
-        generation.give_up = loop.call_later(self._start_timeout_seconds, self._on_waited_too_long, generation)
-        self._waiting.append(generation)
+        give_up = loop.call_later(self._start_timeout_seconds, self._on_waited_too_long, generation, why)
+        self._waiting.append(_Waiting(generation, attempts, give_up))
 
-    def _on_waited_too_long(self, generation: Generation) -> None:
+    def _on_waited_too_long(self, generation: Generation, why: str) -> None:
         self._stop_waiting(generation)
-        message = f"the worker was lost, and no other was ready within {self._start_timeout_seconds} s"
+        message = f"{why} within {self._start_timeout_seconds} s"
         self._fail(generation, UnavailableError(message, None, "no_worker"))
 
     def _stop_waiting(self, generation: Generation) -> None:
-        if generation.give_up is not None:
-            generation.give_up.cancel()
-            generation.give_up = None
-        if generation in self._waiting:
-            self._waiting.remove(generation)
+        for waiting in self._waiting:
+            if waiting.generation is generation:
+                waiting.give_up.cancel()
+        self._waiting = [waiting for waiting in self._waiting if waiting.generation is not generation]
 
     def _place_waiting(self) -> None:
         """Place those that wait, first come, first served."""
-        while self._waiting:
-            generation = self._waiting[0]
-            link_id = self._table.choose(len(generation.request.choices))
-            if link_id is None:
-                return
-            self._stop_waiting(generation)
-            self._place(generation, link_id)
+        while self._waiting and self._try_place(self._waiting[0].generation, self._waiting[0].attempts):
+            self._waiting.pop(0).give_up.cancel()
 
     def _fail(self, generation: Generation, error: ApiError) -> None:
         if not generation.is_closed:
@@ -374,3 +547,55 @@ class Dispatcher:
         for link_id, worker in workers.items():
             if worker.hello.role is Role.DECODE:
                 self._links.send(link_id, wire.PrefillInstances(endpoints=endpoints))
+
+
+_ENDINGS: Mapping[wire.FinishReason, Ending] = {
+    "stop": Ending.GOOD,
+    "length": Ending.GOOD,
+    "cancelled": Ending.NEUTRAL,
+    "error": Ending.BAD,
+    "broken": Ending.BAD,
+}
+"""What the end of a sequence says of its worker."""
+
+
+def _ending(placed: _Placed, finish: wire.FinishReason) -> Ending:
+    if placed.is_complete:
+        return Ending.GOOD
+    if placed.was_observed and finish != "broken":
+        return Ending.NEUTRAL
+    return _ENDINGS[finish]
+
+
+_NO_RETRY: Mapping[Limit, str] = {
+    Limit.ACTION: "such answers are not tried again here",
+    Limit.SENT: "a part of it was sent already",
+    Limit.ATTEMPTS: "there are no attempts left",
+    Limit.TOKENS: "its attempts took as many tokens as they may",
+    Limit.SECONDS: "its attempts took as long as they may",
+    Limit.FLEET: "too many requests were tried again lately",
+}
+
+
+def _retry_rules(config: ServeConfig) -> RetryRules:
+    guard = config.guard
+    return RetryRules(
+        max_attempts=guard.guard_max_attempts,
+        max_tokens=guard.guard_retry_tokens,
+        max_seconds=guard.guard_retry_seconds,
+        resumes=guard.guard_after_sent == "resume",
+    )
+
+
+def _router_rules(config: ServeConfig) -> RouterRules:
+    routing = config.routing
+    return RouterRules(
+        choice=ChoiceRules(
+            policy=routing.routing,
+            max_imbalance=routing.routing_imbalance,
+            min_handoff_tokens=config.handoff.min_handoff_tokens,
+        ),
+        breaker=BreakerRules(open_seconds=routing.breaker_seconds, slow_start_seconds=routing.slow_start_seconds),
+        retry_share=routing.retry_share,
+        retry_burst=routing.retry_burst,
+    )

@@ -114,11 +114,23 @@ class UnsupportedEncodingError(ApiError):
 
 
 class OverloadedError(ApiError):
-    """Everything that may wait is waiting."""
+    """Everything that may wait is waiting.
+
+    Args:
+        message: for people.
+        param: the field, or `None`.
+        code: for programs, or `None`.
+        retry_after_seconds: when to try again.
+    """
 
     status = 429
     error_type = "rate_limit_error"
-    retry_after_seconds = 2
+
+    def __init__(
+        self, message: str, param: str | None = None, code: str | None = None, retry_after_seconds: int = 2
+    ) -> None:
+        super().__init__(message, param, code)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class UnavailableError(ApiError):

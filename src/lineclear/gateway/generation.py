@@ -31,7 +31,8 @@ class ChoiceRequest:
 class GenerationRequest:
     """What is generated for one client call; the choices are counted as the client counts them.
 
-    `choices_param` is the field that says how many there are.
+    `choices_param` is the field that says how many there are. Requests with the same `session_key` stay together; an
+    empty one is no session.
     """
 
     request_id: RequestId
@@ -39,6 +40,7 @@ class GenerationRequest:
     answer_format: AnswerFormat
     want_draft_counts: bool = False
     choices_param: str = "n"
+    session_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,15 @@ class ApiCall:
 
 @dataclass(frozen=True, kw_only=True)
 class CallContext:
-    """What a codec is told besides the body. `created` is in seconds since the epoch."""
+    """What a codec is told besides the body.
+
+    `created` is in seconds since the epoch; `session_key` is what the headers say, which comes before what a body says.
+    """
 
     request_id: RequestId
     created: int
     model: ServedModel
+    session_key: str = ""
 
 
 class Codec(Protocol):

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lineclear.gateway.dispatch import DispatchStatistics
+from lineclear.gateway.guard_book import GuardStatistics
 from lineclear.gateway.ledger import LedgerStatistics
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.worker_table import Worker
@@ -21,6 +22,8 @@ from lineclear.protocol.wire import (
     TierStatistics,
     WorkerStatistics,
 )
+from lineclear.routing.breaker import BreakerState
+from lineclear.routing.router import WorkerHealth
 from lineclear.speculate.counters import accept_length, accept_rate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -129,7 +132,78 @@ class _SnapshotCollector(Collector):
         for outcome, count in ledger.num_ended.items():
             endings.add_metric([outcome.value], count)
         yield endings
+        yield from _routing_metrics(dispatch)
+        yield from _guard_metrics(dispatch.guard)
         yield from _worker_metrics(snapshot.workers)
+
+
+def _routing_metrics(dispatch: DispatchStatistics) -> Iterator[Metric]:
+    placed = CounterMetricFamily(
+        "lineclear_routing_placed", "Sequences given to a worker, by what decided it.", labels=["worker", "why"]
+    )
+    for (worker_id, why), count in dispatch.num_placed.items():
+        placed.add_metric([worker_id, why.value], count)
+    changes = CounterMetricFamily(
+        "lineclear_breaker_changes", "Times that a worker's breaker came into a state.", labels=["worker", "state"]
+    )
+    for (worker_id, state), count in dispatch.num_breaker_changes.items():
+        changes.add_metric([worker_id, state.value], count)
+    yield from (placed, changes)
+    states = GaugeMetricFamily(
+        "lineclear_breaker_state", "1 for the state in which a worker's breaker is.", labels=["worker", "state"]
+    )
+    connected = [each for each in dispatch.health if each.is_connected]
+    for health in connected:
+        for state in BreakerState:
+            states.add_metric([health.worker_id, state.value], health.state is state)
+    yield states
+    for name, help_text, read in _HEALTH_GAUGES:
+        gauge = GaugeMetricFamily(f"lineclear_routing_{name}", help_text, labels=["worker"])
+        for health in connected:
+            gauge.add_metric([health.worker_id], read(health))
+        yield gauge
+    yield _gauge("retry_budget", "Retries that the fleet may begin now.", dispatch.budget.num_left)
+    yield _counter("retry_budget_refused", "Retries that the fleet had no budget for.", dispatch.budget.num_refused)
+
+
+_HEALTH_GAUGES: tuple[tuple[str, str, Callable[[WorkerHealth], float]], ...] = (
+    ("bad_share", "Share of a worker's last sequences that ended badly.", lambda each: each.bad_share),
+    ("weight", "The part of its ordinary load that a worker is given.", lambda each: each.weight),
+    ("breaker_wait_seconds", "Until an open breaker lets probes through.", lambda each: each.wait_seconds),
+    ("seconds_per_token", "From a token to the next, of a worker's last answers.", lambda each: each.seconds_per_token),
+    (
+        "pending_tokens",
+        "Prompt tokens that a worker has still to compute.",
+        lambda each: each.num_pending_tokens,
+    ),
+    ("sketched_pieces", "Pieces of prompts that a worker is thought to have cached.", lambda each: each.num_sketched),
+)
+
+
+def _guard_metrics(guard: GuardStatistics) -> Iterator[Metric]:
+    verdicts = CounterMetricFamily(
+        "lineclear_guard_verdicts", "Verdicts on answers, by worker.", labels=["worker", "kind", "action"]
+    )
+    for (worker_id, kind, action), count in guard.num_verdicts.items():
+        verdicts.add_metric([worker_id, kind, action], count)
+    yield verdicts
+    retries = CounterMetricFamily("lineclear_guard_retries", "Broken choices begun again.", labels=["kind"])
+    for kind, count in guard.num_retries.items():
+        retries.add_metric([kind], count)
+    yield retries
+    yield _counter("guard_resumed", "Of them, those that continued what was sent.", guard.num_resumed)
+    given_up = CounterMetricFamily(
+        "lineclear_guard_given_up", "Broken choices not begun again, by what forbade it.", labels=["limit"]
+    )
+    for limit, count in guard.num_given_up.items():
+        given_up.add_metric([limit.value], count)
+    yield given_up
+    outcomes = CounterMetricFamily(
+        "lineclear_guard_outcomes", "Choices with a broken attempt, by how they ended.", labels=["kind", "outcome"]
+    )
+    for (kind, outcome), count in guard.num_outcomes.items():
+        outcomes.add_metric([kind, outcome.value], count)
+    yield outcomes
 
 
 def _used_ratio(statistics: WorkerStatistics) -> float | None:

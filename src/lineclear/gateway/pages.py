@@ -98,6 +98,10 @@ class Pages:
         is_ok = has_answers and all(worker["ok"] for worker in workers)
         await send_body(send, encode_json({"ok": is_ok, "workers": workers}), status=200 if is_ok else 500)
 
+    async def recent_verdicts(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """The guard's last verdicts, the newest first, and what became of them."""
+        await send_body(send, encode_json({"verdicts": list(self._services.dispatcher.guard_book.recent())}))
+
     async def models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """The served models, in a shape that clients of OpenAI and of Anthropic both read."""
         try:

@@ -120,6 +120,8 @@ class Gateway:
             assets=assets,
             bodies=self._bodies,
             served_model_name=config.gateway.served_model_name,
+            session_headers=config.routing.session_header,
+            num_holdback_tokens=config.guard.guard_holdback_tokens,
             keep_alive_seconds=keep_alive_seconds,
         )
         self._server = _Server(

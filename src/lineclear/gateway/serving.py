@@ -16,6 +16,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from lineclear.base.ids import RequestId
@@ -30,12 +31,16 @@ from lineclear.gateway.http import ClientDisconnectedError, ClientWatch, EventSt
 from lineclear.gateway.ledger import Ledger, Outcome
 from lineclear.gateway.metrics import GatewayMetrics
 from lineclear.gateway.served_model import ServedModel, TextAssets, serve_model
+from lineclear.gateway.session import session_of_headers
 from lineclear.gateway.usage import Usage
 
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 5.0
 """Silence after which a stream says that it is alive: proxies give up after 30 s and more, clients after 300."""
+
+GUARD_HEADER = "x-lineclear-guard"
+"""Says of an answer in one piece that the guard judged it: `observed`, or `model_own`."""
 
 MAX_PREPARING = 256
 """Bodies that are prepared or wait for it; each may be large."""
@@ -51,6 +56,8 @@ class Services:
     assets: TextAssets
     bodies: Bodies
     served_model_name: str | None
+    session_headers: tuple[str, ...] = ()
+    num_holdback_tokens: int = 0
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
     def model(self) -> ServedModel:
@@ -95,7 +102,7 @@ class GenerationEndpoint:
         with self._services.metrics.inflight.labels(self._codec.api).track_inprogress():
             async with ClientWatch(receive) as watch:
                 try:
-                    await self._serve(body, exchange, watch, send)
+                    await self._serve(body, exchange, watch, scope, send)
                 except ApiError as error:
                     exchange.record_error(error)
                     raise
@@ -103,18 +110,23 @@ class GenerationEndpoint:
                     exchange.record_disconnect()
                     raise
 
-    async def _serve(self, body: Body, exchange: "_Exchange", watch: ClientWatch, send: Send) -> None:
-        call = await self._prepare(body, exchange)
+    async def _serve(self, body: Body, exchange: "_Exchange", watch: ClientWatch, scope: Scope, send: Send) -> None:
+        call = await self._prepare(body, exchange, scope)
         watch.raise_if_gone()
         generation = self._services.dispatcher.submit(call.request)
         watch.call_when_gone(lambda: generation.events.put(ClientGone()))
         await exchange.answer(call, generation, send)
 
-    async def _prepare(self, body: Body, exchange: "_Exchange") -> ApiCall:
+    async def _prepare(self, body: Body, exchange: "_Exchange", scope: Scope) -> ApiCall:
         self._services.dispatcher.refuse_unavailable()
         if self._num_preparing >= MAX_PREPARING:
             raise OverloadedError("too many requests arrive at once; try again later", None, "server_overloaded")
-        context = CallContext(request_id=exchange.request_id, created=int(time.time()), model=self._services.model())
+        context = CallContext(
+            request_id=exchange.request_id,
+            created=int(time.time()),
+            model=self._services.model(),
+            session_key=session_of_headers(Headers(scope=scope), self._services.session_headers),
+        )
         self._num_preparing += 1
         try:
             with self._services.metrics.prepare_seconds.time():
@@ -145,12 +157,13 @@ class _Exchange:
         self._phase = "queue"
         services = self._services
         vocabulary = services.assets.tokenization.vocabulary
-        reader = AnswerReader(generation, services.dispatcher, vocabulary, self._on_tokens)
+        num_holdback_tokens = services.num_holdback_tokens if call.is_stream else 0
+        reader = AnswerReader(generation, services.dispatcher, vocabulary, self._on_tokens, num_holdback_tokens)
         services.ledger.open(self.request_id)
         outcome = Outcome.FAILED
         try:
             if call.is_stream:
-                has_completed = await self._stream(call, generation, reader, EventStream(send))
+                has_completed = await self._stream(call, reader, EventStream(send))
             else:
                 has_completed = await self._whole(call, reader, send)
             if has_completed:
@@ -167,14 +180,16 @@ class _Exchange:
     async def _whole(self, call: ApiCall, reader: AnswerReader, send: Send) -> bool:
         while not reader.is_complete:
             await reader.take(None)
-        await send_body(send, call.reply.whole(reader.choices, reader.usage()))
+        words = {choice.mark.judged for choice in reader.choices if choice.mark is not None}
+        headers = {GUARD_HEADER: ",".join(sorted(words))} if words else {}
+        await send_body(send, call.reply.whole(reader.choices, reader.usage()), headers=headers)
         return True
 
-    async def _stream(self, call: ApiCall, generation: Generation, reader: AnswerReader, stream: EventStream) -> bool:
+    async def _stream(self, call: ApiCall, reader: AnswerReader, stream: EventStream) -> bool:
         """Returns whether the stream is complete; if not, whoever called us leaves it without an end."""
         try:
             await stream.begin(call.reply.begin())
-            await self._stream_deltas(call, generation, reader, stream)
+            await self._stream_deltas(call, reader, stream)
             await stream.finish(call.reply.end(reader.choices, reader.usage()))
         except ApiError as error:
             self.record_error(error)
@@ -183,15 +198,13 @@ class _Exchange:
             return False
         return True
 
-    async def _stream_deltas(
-        self, call: ApiCall, generation: Generation, reader: AnswerReader, stream: EventStream
-    ) -> None:
+    async def _stream_deltas(self, call: ApiCall, reader: AnswerReader, stream: EventStream) -> None:
         last_write = self._now()
         while not reader.is_complete:
             deltas = await reader.take(max(0.0, last_write + self._services.keep_alive_seconds - self._now()))
             data = b"".join(call.reply.delta(choice_idx, delta) for choice_idx, delta in deltas)
             if data:
-                generation.mark_delivered()
+                reader.mark_sent()
             elif self._now() - last_write >= self._services.keep_alive_seconds:
                 data = call.reply.keep_alive()
                 self._metrics.keep_alives.inc()

@@ -1,8 +1,10 @@
 """What a request cost, and how its drafts fared."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lineclear.gateway.collected import CollectedChoice
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.speculate.counters import accept_length, accept_rate
 
@@ -61,3 +63,20 @@ def draft_figures(counts: DraftCounts | None) -> dict[str, Any]:
         "accept_length": accept_length(counts),
         "accept_rate": accept_rate(counts),
     }
+
+
+def guard_marks(choices: Sequence[CollectedChoice]) -> dict[str, Any]:
+    """What is added to an answer of which the guard judged a choice; nothing if it judged none."""
+    marks = [
+        {
+            "index": idx,
+            "judged": mark.judged,
+            "kind": mark.kind,
+            "detector": mark.detector,
+            "num_tokens": mark.num_tokens,
+            "num_attempts": mark.num_attempts,
+        }
+        for idx, choice in enumerate(choices)
+        if (mark := choice.mark) is not None
+    ]
+    return {"guard": marks} if marks else {}

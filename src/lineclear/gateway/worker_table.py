@@ -1,4 +1,4 @@
-"""Which workers there are, what each has to do, and which gets the next request. Pure: events in, answers out.
+"""Which workers there are, and what each has to do. Pure: events in, answers out.
 
     connected ──▶ serving ──drain──▶ draining ──drained──▶ idle for good
         └──────────────── lost ───────────────▶ (removed)
@@ -83,12 +83,9 @@ class WorkerTable(Generic[LinkIdT]):
         worker = self._workers.pop(link_id, None)
         return worker.sequence_ids if worker is not None else set()
 
-    def choose(self, num_sequences: int) -> LinkIdT | None:
-        """The worker for so many sequences: the one with the least of its capacity taken, the oldest of equals."""
-        fitting = [(link_id, worker) for link_id, worker in self._workers.items() if worker.num_free >= num_sequences]
-        if not fitting:
-            return None
-        return min(fitting, key=lambda item: (len(item[1].sequence_ids) / item[1].capacity, item[0]))[0]
+    def link_of(self, worker_id: str) -> LinkIdT:
+        """The link of a connected worker: one name is one worker."""
+        return next(link_id for link_id, worker in self._workers.items() if worker.hello.worker_id == worker_id)
 
     def assign(self, link_id: LinkIdT, sequence_ids: list[int]) -> None:
         """Give sequences to a chosen worker.

@@ -21,7 +21,9 @@ Invariants:
     1. Every SubmitSequence is answered by exactly one SequenceOutput whose finish_reason is set; none follows it.
     2. A cancel is answered by that output ("cancelled"), unless another ending came first.
     3. The token that ends a sequence is in stop_token_id and never among token_ids.
-    4. Whatever does not decode to one of these structs is a PeerError; no field is ignored and none is guessed.
+    4. A verdict whose action is retry or fail is in that output, whose finish_reason is then "broken"; others end
+       nothing, and a sequence has at most one of each kind.
+    5. Whatever does not decode to one of these structs is a PeerError; no field is ignored and none is guessed.
 
 The coding is MessagePack with a "type" tag. Both ends run one version (WorkerHello.version); nothing is negotiated.
 """
@@ -32,20 +34,19 @@ import msgspec
 
 from lineclear.base.errors import InvariantError, PeerError
 from lineclear.protocol.drafts import DraftCounts
+from lineclear.protocol.numbers import Count, Positive, Seconds
 from lineclear.protocol.roles import Role
 from lineclear.protocol.sampling import SamplingParams
+from lineclear.protocol.verdicts import Verdict, VerdictAction, VerdictKind
 
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 """A prompt of a million tokens takes at most 5 MB; more than this is nonsense or an attack."""
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "cancelled", "error", "broken"]
 
 
 class _Message(
@@ -66,6 +67,14 @@ class SubmitSequence(_Message, frozen=True, tag="submit_sequence"):
     prompt_token_ids: Annotated[list[TokenId], msgspec.Meta(min_length=1)]
     sampling: SamplingParams
     want_draft_counts: bool = False
+    use_cache: bool = True
+    """False: it reads no KV that was computed before, on any tier or instance; what it computes is found as usual."""
+    guard: bool = True
+    """False: it is judged, but a verdict ends nothing: for the last attempt, whose answer is given as it is."""
+    prefer_prefill: str = ""
+    """The prefill instance that is to compute its prompt, if it is connected; empty: whichever is best."""
+    avoid_prefill: list[str] = []
+    """Prefill instances that are not to compute its prompt; where there are no others, decode computes it itself."""
 
 
 class CancelSequence(_Message, frozen=True, tag="cancel_sequence"):
@@ -158,6 +167,7 @@ class SequenceOutput(_Part, frozen=True):
     error: str | None = None
     num_cached_tokens: Count = 0
     draft: DraftCounts | None = None
+    verdict: Verdict | None = None
 
     def __post_init__(self) -> None:
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
@@ -166,6 +176,8 @@ class SequenceOutput(_Part, frozen=True):
             raise ValueError('stop_token_id: only with finish_reason "stop"')
         if (self.error is not None) != (self.finish_reason == "error"):
             raise ValueError('error: exactly with finish_reason "error"')
+        if (self.verdict is not None and self.verdict.ends_sequence) != (self.finish_reason == "broken"):
+            raise ValueError('verdict: one whose action is retry or fail exactly with finish_reason "broken"')
 
 
 class StepOutputs(_Message, frozen=True, tag="step_outputs"):
@@ -259,6 +271,20 @@ class RankStatistics(_Part, frozen=True):
     """How long its broadcasts waited for its tiers."""
 
 
+class GuardStatistics(_Part, frozen=True):
+    """What the guard of one worker has seen: totals since it started, and the state of what runs."""
+
+    num_judged_sequences: Count
+    num_judged_tokens: Count
+    num_forgotten_blocks: Count
+    """Blocks on the device that are found no more because of a verdict."""
+    num_verdicts: dict[VerdictKind, dict[VerdictAction, Count]] = {}
+    drift_by_position: list[float] = []
+    """How far acceptance over all requests is from the baseline, by position, in thresholds: 1 is an alarm."""
+    highest_cusum: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """The largest of the running sequences, in thresholds: 1 is a verdict."""
+
+
 class SanitizerStatistics(_Part, frozen=True):
     """What the KV sanitizer of a worker has done and found; totals since it started."""
 
@@ -291,6 +317,8 @@ class WorkerStatistics(_Message, frozen=True, tag="worker_statistics"):
     handoffs: HandoffStatistics | None = None
     tiers: TierStatistics | None = None
     ranks: RankStatistics | None = None
+    guard: GuardStatistics | None = None
+
     sanitizer: SanitizerStatistics | None = None
 
 

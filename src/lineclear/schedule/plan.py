@@ -20,6 +20,7 @@ import msgspec
 
 from lineclear.base.ids import SequenceId
 from lineclear.kv.copies import CopyId
+from lineclear.protocol.verdicts import Verdict
 from lineclear.protocol.wire import FinishReason, TokenLogprobs
 from lineclear.schedule.sequence import Sequence
 
@@ -70,5 +71,7 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str | None = None
+    verdict: Verdict | None = None
+    """What the guard found; a finish_reason "broken" comes with the verdict that ended the sequence."""
     num_computed_tokens: int = 0
     """Of a sequence whose KV is sent elsewhere: how many of its tokens are computed by now."""

@@ -4,7 +4,7 @@ from typing import Annotated
 import pytest
 
 from lineclear.base.errors import ConfigError
-from lineclear.config.components import EngineConfig, GatewayConfig, LinkConfig, ModelSource, ServeConfig
+from lineclear.config.components import EngineConfig, GatewayConfig, GuardConfig, LinkConfig, ModelSource, ServeConfig
 from lineclear.config.definition import Definition, definitions_of
 from lineclear.config.option import Option, Pattern, Range
 from lineclear.config.resolve import COMPONENTS, RESERVED_VARIABLES, definitions_by_name
@@ -54,6 +54,10 @@ def test_flag_and_variable_are_the_name() -> None:
         ("api_key", "a, b", ("a", "b")),
         ("api_key", "", ()),
         ("served_model_name", "auto", None),
+        ("guard", "fail", "fail"),
+        ("guard_detector", "seed", "seed"),
+        ("guard_baselines", "auto", None),
+        ("guard_baselines", "b.json", "b.json"),
     ],
 )
 def test_text_is_read(name: str, text: str, value: object) -> None:
@@ -155,6 +159,20 @@ def test_fields_that_contradict_each_other_are_refused(component: type, values: 
     with pytest.raises(ConfigError) as caught:
         component(**values)
     assert caught.value.field == field
+
+
+def test_the_guard_needs_drafts() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ServeConfig(engine=EngineConfig(draft_tokens=0), guard=GuardConfig(guard="observe"))
+    assert (caught.value.field, caught.value.value) == ("guard", "observe")
+    ServeConfig(engine=EngineConfig(draft_tokens=0), guard=GuardConfig(guard="off"))
+
+
+def test_a_guard_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="off, observe, retry, fail"):
+        definition("guard").parse("maybe")
+    with pytest.raises(ConfigError, match="seed, calibrated"):
+        definition("guard_detector").parse("oracle")
 
 
 def test_fields_that_just_agree_are_accepted() -> None:

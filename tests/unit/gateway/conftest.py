@@ -4,13 +4,22 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import httpx
 import pytest
 import uvloop
 
-from lineclear.config.components import EngineConfig, GatewayConfig, LinkConfig, ServeConfig, SupervisorConfig
+from lineclear.config.components import (
+    EngineConfig,
+    GatewayConfig,
+    GuardConfig,
+    LinkConfig,
+    RoutingConfig,
+    ServeConfig,
+    SupervisorConfig,
+)
 from lineclear.gateway.process import Gateway
 from lineclear.gateway.served_model import SamplingDefaults, TextAssets
 from lineclear.gateway.template import ChatTemplate
@@ -18,6 +27,9 @@ from lineclear.gateway.tokenization import Tokenization
 from lineclear.transport.reports import GatewayListening, GatewayServing, Report
 from tests.unit.gateway.scripted_worker import WAIT_SECONDS, ScriptedWorker
 from tests.unit.gateway.tiny_text import TEMPLATE, build_tokenizer
+
+_ROUTING = {each.name for each in fields(RoutingConfig)}
+_GUARD = {each.name for each in fields(GuardConfig)}
 
 
 @pytest.fixture(scope="session")
@@ -115,11 +127,15 @@ def start_gateway(tmp_path: Path, assets: TextAssets) -> Iterator[Callable[..., 
 
     def start(keep_alive_seconds: float = 60.0, text: TextAssets = assets, **options: object) -> RunningGateway:
         names = set(options)
+        routing = {name: options.pop(name) for name in names & _ROUTING}
+        guard = {name: options.pop(name) for name in names & _GUARD}
         config = ServeConfig(
             engine=EngineConfig(max_waiting=int(str(options.pop("max_waiting", 4)))),
             link=LinkConfig(heartbeat_seconds=0.5),
             supervisor=SupervisorConfig(drain_seconds=float(str(options.pop("drain_seconds", 5.0)))),
             gateway=GatewayConfig(port=0, **options),
+            routing=RoutingConfig(**routing),
+            guard=GuardConfig(**guard),
         )
         assert names >= set(options)
         endpoint = f"unix:{tmp_path}/control-{len(running)}"

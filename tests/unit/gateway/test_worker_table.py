@@ -1,4 +1,4 @@
-"""Which worker gets what."""
+"""Which workers there are, and what each has."""
 
 import pytest
 
@@ -13,9 +13,8 @@ def hello(max_running: int = 2) -> wire.WorkerHello:
     return wire.WorkerHello(version=wire.WIRE_VERSION, worker_id="w", life=1, pid=1, model=facts)
 
 
-def test_without_workers_nobody_is_chosen() -> None:
+def test_without_workers_there_is_no_room() -> None:
     table: WorkerTable[int] = WorkerTable(4)
-    assert table.choose(1) is None
     assert (table.has_serving, table.most_capacity) == (False, 0)
 
 
@@ -24,29 +23,24 @@ def test_running_and_waiting_sequences_fit() -> None:
     table.connect(1, hello())
     assert table.most_capacity == 3
     table.assign(1, [1, 2])
-    assert (table.choose(1), table.choose(2)) == (1, None)
+    assert table.workers[1].num_free == 1
     table.assign(1, [3])
-    assert table.choose(1) is None
+    assert table.workers[1].num_free == 0
     assert table.finish(1, 2)
-    assert table.choose(1) == 1
+    assert table.workers[1].num_free == 1
 
 
-def test_the_worker_with_the_smallest_part_taken_is_chosen() -> None:
+def test_a_worker_is_found_by_its_name() -> None:
     table: WorkerTable[int] = WorkerTable(0)
-    table.connect(1, hello(max_running=2))
-    table.connect(2, hello(max_running=10))
-    assert table.choose(1) == 1
-    table.assign(1, [1])
-    assert table.choose(1) == 2
-    table.assign(2, [2, 3])
-    assert table.choose(1) == 2
+    table.connect(7, hello())
+    assert table.link_of("w") == 7
 
 
 def test_a_draining_worker_gets_nothing() -> None:
     table: WorkerTable[int] = WorkerTable(4)
     table.connect(1, hello())
     table.workers[1].is_draining = True
-    assert (table.choose(1), table.has_serving, table.most_capacity) == (None, False, 0)
+    assert (table.workers[1].num_free, table.has_serving, table.most_capacity) == (0, False, 0)
 
 
 def test_a_lost_worker_gives_back_its_sequences_once() -> None:

@@ -7,6 +7,7 @@ from lineclear.base.errors import InvariantError, PeerError
 from lineclear.protocol import wire
 from lineclear.protocol.drafts import DraftCounts
 from lineclear.protocol.sampling import SamplingParams
+from lineclear.protocol.verdicts import Verdict
 
 COUNTS = DraftCounts(num_verifies=2, proposed_by_position=[2, 2], accepted_by_position=[2, 1])
 FACTS = wire.ModelFacts(
@@ -21,6 +22,17 @@ FACTS = wire.ModelFacts(
     decisive={"model": "ab12", "dtype": "fp32"},
 )
 
+BROKEN = Verdict(
+    kind="collapse",
+    detector="calibrated",
+    action="retry",
+    num_tokens=130,
+    evidence={"accept_length": 1.05, "cusum": 14.5},
+    num_quarantined_blocks=12,
+    prefill_id="prefill-0",
+)
+OBSERVED = Verdict(kind="loop", detector="seed", action="observe", num_tokens=200)
+
 TO_WORKER = [
     wire.SubmitSequence(
         sequence_id=7,
@@ -28,6 +40,10 @@ TO_WORKER = [
         prompt_token_ids=[1, 2, 3],
         sampling=SamplingParams(max_tokens=5, logit_bias={3: -1.5}, stop_token_ids=(1,), seed=-4),
         want_draft_counts=True,
+        use_cache=False,
+        guard=False,
+        prefer_prefill="prefill-1",
+        avoid_prefill=["prefill-0", "prefill-2"],
     ),
     wire.CancelSequence(sequence_id=7),
     wire.Drain(),
@@ -50,6 +66,8 @@ TO_GATEWAY = [
             ),
             wire.SequenceOutput(sequence_id=8, finish_reason="stop", stop_token_id=2),
             wire.SequenceOutput(sequence_id=9, finish_reason="error", error="too long"),
+            wire.SequenceOutput(sequence_id=10, token_ids=[4], finish_reason="broken", verdict=BROKEN),
+            wire.SequenceOutput(sequence_id=11, token_ids=[4], verdict=OBSERVED),
         ]
     ),
     wire.WorkerStatistics(
@@ -78,6 +96,14 @@ TO_GATEWAY = [
             num_prefetches=1,
             dropped_blocks=2,
             failures={"damaged": 1},
+        ),
+        guard=wire.GuardStatistics(
+            num_verdicts={"collapse": {"observe": 1, "retry": 2}},
+            num_judged_sequences=5,
+            num_judged_tokens=700,
+            num_forgotten_blocks=12,
+            drift_by_position=[0.1, -0.5, 0.0],
+            highest_cusum=0.75,
         ),
     ),
     wire.Leaving(),
@@ -147,6 +173,12 @@ def test_nonsense_for_a_worker_is_a_peers_error(data: bytes) -> None:
         {"sequence_id": 1, "finish_reason": "error"},
         {"sequence_id": 1, "error": "x"},
         {"sequence_id": 1, "finish_reason": "length", "stop_token_id": 3},
+        {"sequence_id": 1, "finish_reason": "broken"},
+        {"sequence_id": 1, "finish_reason": "broken", "verdict": msgspec.to_builtins(OBSERVED)},
+        {"sequence_id": 1, "finish_reason": "stop", "verdict": msgspec.to_builtins(BROKEN)},
+        {"sequence_id": 1, "verdict": msgspec.to_builtins(BROKEN)},
+        {"sequence_id": 1, "verdict": msgspec.to_builtins(OBSERVED) | {"action": "pray"}},
+        {"sequence_id": 1, "verdict": msgspec.to_builtins(OBSERVED) | {"evidence": {"cusum": float("inf")}}},
         {"sequence_id": 1, "token_ids": [1, 2], "logprobs": [{"token_id": 1, "logprob": -1.0}]},
         {"sequence_id": 1, "draft": {"num_verifies": 0, "proposed_by_position": [1], "accepted_by_position": [0]}},
     ],

@@ -35,6 +35,9 @@ some too, and a prompt of a million tokens fewer than this."""
 MAX_BIASES = 8192
 """Each choice takes its own copy along, and applies it to every token."""
 
+JsonValue = Any
+"""A value that is looked at later, or only passed on."""
+
 StopString = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 StopStrings = StopString | Annotated[list[StopString], msgspec.Meta(max_length=16)]
 LogitBias = Annotated[dict[int, float], msgspec.Meta(max_length=MAX_BIASES)]
@@ -80,6 +83,7 @@ class GenerationBody(SamplingBody, kw_only=True):
     stop: StopStrings | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    prompt_cache_key: JsonValue = None
     skip_special_tokens: bool | None = None
     lineclear: LineclearOptions | None = None
 
@@ -191,7 +195,3 @@ def _scalar_at(value: object, path: str) -> str | None:
         return None
     shown = msgspec.json.encode(value[: MAX_SHOWN_LEN + 1] if isinstance(value, str) else value).decode()
     return shown if len(shown) <= MAX_SHOWN_LEN else f"{shown[:MAX_SHOWN_LEN]}…"
-
-
-JsonValue = Any
-"""A value that is looked at later, or only passed on."""

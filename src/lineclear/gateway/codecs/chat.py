@@ -30,6 +30,7 @@ from lineclear.gateway.conversation import Conversation
 from lineclear.gateway.errors import ApiError, refuse
 from lineclear.gateway.fragments import Content, Marker, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
 from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest, LastWords
+from lineclear.gateway.session import session_of_body
 from lineclear.gateway.sse import KEEP_ALIVE, comment, encode_json
 from lineclear.gateway.template import RESERVED_VARIABLES
 from lineclear.gateway.usage import Usage
@@ -101,6 +102,7 @@ class ChatCodec:
                 opened_call=conversation.opened_call,
             ),
             want_draft_counts=chat.want_draft_figures,
+            session_key=context.session_key or session_of_body(chat.prompt_cache_key),
         )
         reply = ChatReply(context, chat, num_choices)
         return ApiCall(request=request, reply=reply, is_stream=bool(chat.stream))

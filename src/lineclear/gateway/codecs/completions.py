@@ -30,6 +30,7 @@ from lineclear.gateway.errors import ApiError, refuse
 from lineclear.gateway.fragments import Content
 from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest, LastWords
 from lineclear.gateway.served_model import ServedModel
+from lineclear.gateway.session import session_of_body
 from lineclear.gateway.sse import KEEP_ALIVE
 from lineclear.gateway.usage import Usage
 
@@ -77,6 +78,7 @@ class CompletionCodec:
             ),
             want_draft_counts=completion.want_draft_figures,
             choices_param="prompt" if num_choices == 1 else "n",
+            session_key=context.session_key or session_of_body(completion.prompt_cache_key),
         )
         reply = CompletionReply(context, completion, [choice.prompt_token_ids for choice in choices])
         return ApiCall(request=request, reply=reply, is_stream=bool(completion.stream))

@@ -4,7 +4,7 @@ Source: Anthropic API reference, "Messages" and "Count message tokens"; what cod
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from lineclear.gateway.choice import AnswerFormat
 from lineclear.gateway.codecs.body import decode_body
@@ -21,6 +21,7 @@ from lineclear.gateway.errors import refuse
 from lineclear.gateway.fragments import Marker
 from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest
 from lineclear.gateway.served_model import ServedModel
+from lineclear.gateway.session import session_of_body
 
 _THINKS = {"enabled": True, "adaptive": True, "disabled": False}
 
@@ -59,6 +60,7 @@ class MessagesCodec:
                 or (choice is not None and choice.disable_parallel_tool_use is True),
                 opened_call=conversation.opened_call,
             ),
+            session_key=context.session_key or session_of_body(asked.prompt_cache_key, _user_id(asked.metadata)),
         )
         reply = MessagesReply(
             context,
@@ -66,6 +68,11 @@ class MessagesCodec:
             fills_context=asked.max_tokens is None or asked.max_tokens > sampling.max_tokens,
         )
         return ApiCall(request=request, reply=reply, is_stream=bool(asked.stream))
+
+
+def _user_id(metadata: object) -> object:
+    """What clients put their session's name in."""
+    return cast("dict[str, object]", metadata).get("user_id") if isinstance(metadata, dict) else None
 
 
 def count_tokens(body: bytes, model: ServedModel) -> int:

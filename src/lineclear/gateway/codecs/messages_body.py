@@ -111,3 +111,5 @@ class MessagesBody(SamplingBody, kw_only=True):
     tool_choice: ToolChoiceBody | None = None
     thinking: ThinkingBody | None = None
     output_config: OutputConfigBody | None = None
+    metadata: JsonValue = None
+    prompt_cache_key: JsonValue = None

@@ -28,7 +28,7 @@ from lineclear.gateway.errors import ApiError
 from lineclear.gateway.fragments import Content, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
 from lineclear.gateway.generation import CallContext, LastWords
 from lineclear.gateway.sse import encode_json, typed_event
-from lineclear.gateway.usage import Usage
+from lineclear.gateway.usage import Usage, guard_marks
 
 _PING = typed_event({"type": "ping"})
 
@@ -78,7 +78,8 @@ class MessagesReply:
     def end(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """Why the message ended, and what it took."""
         ending = {"stop_reason": self._stop_reason(choices[0]), "stop_sequence": _stop_sequence(choices[0])}
-        delta = typed_event({"type": "message_delta", "delta": ending, "usage": usage.anthropic()})
+        extra = _extension(choices)
+        delta = typed_event({"type": "message_delta", "delta": ending, "usage": usage.anthropic()} | extra)
         return delta + typed_event({"type": "message_stop"})
 
     def failure(self, error: ApiError, *, is_ready: bool) -> LastWords:
@@ -92,7 +93,7 @@ class MessagesReply:
         [choice] = choices
         content = [shown for idx, block in enumerate(choice.blocks) if (shown := self._block(idx, block)) is not None]
         ending = {"stop_reason": self._stop_reason(choice), "stop_sequence": _stop_sequence(choice)}
-        return encode_json(self._message(content) | ending | {"usage": usage.anthropic()})
+        return encode_json(self._message(content) | ending | {"usage": usage.anthropic()} | _extension(choices))
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -171,6 +172,11 @@ class MessagesReply:
         if finish == "tool_calls":
             return "tool_use"
         return "end_turn" if _stop_sequence(choice) is None else "stop_sequence"
+
+
+def _extension(choices: Sequence[CollectedChoice]) -> dict[str, Any]:
+    marks = guard_marks(choices)
+    return {"lineclear": marks} if marks else {}
 
 
 def _stop_sequence(choice: CollectedChoice) -> str | None:

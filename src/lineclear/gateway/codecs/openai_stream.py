@@ -7,7 +7,7 @@ from lineclear.gateway.collected import CollectedChoice
 from lineclear.gateway.errors import ApiError
 from lineclear.gateway.generation import LastWords
 from lineclear.gateway.sse import encode_json, event
-from lineclear.gateway.usage import Usage, draft_figures
+from lineclear.gateway.usage import Usage, draft_figures, guard_marks
 
 DONE = b"data: [DONE]\n\n"
 
@@ -44,8 +44,8 @@ class OpenAiStream:
         return event(encode_json(body | extra))
 
     def end(self, choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
-        """Usage and draft figures where they are wanted, and the end of the stream."""
-        extra = self._draft_figures(choices)
+        """Usage and draft figures where they are wanted, what the guard judged, and the end of the stream."""
+        extra = self._extension(choices)
         last = self.chunk([], usage, **extra) if self._include_usage or extra else b""
         return last + DONE
 
@@ -56,10 +56,11 @@ class OpenAiStream:
     def whole(self, objects: list[dict[str, Any]], choices: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """An answer in one piece."""
         body = self._whole_envelope | {"choices": objects, "usage": usage.openai()}
-        return encode_json(body | self._draft_figures(choices))
+        return encode_json(body | self._extension(choices))
 
-    def _draft_figures(self, choices: Sequence[CollectedChoice]) -> dict[str, Any]:
-        if not self._want_draft_figures:
-            return {}
-        figures = [{"index": idx} | draft_figures(choice.draft) for idx, choice in enumerate(choices)]
-        return {"lineclear": {"draft_figures": figures}}
+    def _extension(self, choices: Sequence[CollectedChoice]) -> dict[str, Any]:
+        said = guard_marks(choices)
+        if self._want_draft_figures:
+            figures = [{"index": idx} | draft_figures(choice.draft) for idx, choice in enumerate(choices)]
+            said["draft_figures"] = figures
+        return {"lineclear": said} if said else {}

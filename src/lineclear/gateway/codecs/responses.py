@@ -22,6 +22,7 @@ from lineclear.gateway.conversation import Conversation, Message, ToolDefinition
 from lineclear.gateway.errors import refuse
 from lineclear.gateway.fragments import Marker
 from lineclear.gateway.generation import ApiCall, CallContext, ChoiceRequest, GenerationRequest
+from lineclear.gateway.session import session_of_body
 from lineclear.protocol.sampling import SamplingParams
 
 _UNSERVED = UnservedFields(RESPONSES)
@@ -59,6 +60,7 @@ class ResponsesCodec:
                 single_call=asked.parallel_tool_calls is False or bool(conversation.opened_call),
                 opened_call=conversation.opened_call,
             ),
+            session_key=context.session_key or session_of_body(asked.prompt_cache_key),
         )
         reply = ResponsesReply(context, _echo(asked, sampling), tools)
         return ApiCall(request=request, reply=reply, is_stream=bool(asked.stream))

@@ -94,3 +94,4 @@ class ResponsesBody(SamplingBody, kw_only=True):
     reasoning: ReasoningBody | None = None
     text: TextBody | None = None
     metadata: dict[str, Any] | None = None
+    prompt_cache_key: JsonValue = None

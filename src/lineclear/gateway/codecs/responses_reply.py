@@ -35,7 +35,7 @@ from lineclear.gateway.errors import ApiError
 from lineclear.gateway.fragments import Content, Part, Reasoning, ToolCallArguments, ToolCallEnd, ToolCallStart
 from lineclear.gateway.generation import CallContext, LastWords
 from lineclear.gateway.sse import encode_json, typed_event
-from lineclear.gateway.usage import Usage
+from lineclear.gateway.usage import Usage, guard_marks
 
 _SEALED = "bGluZWNsZWFy"
 """Some clients leave reasoning out of the next request if there is nothing here, also those that do not ask for it, and
@@ -107,7 +107,8 @@ class ResponsesReply:
         ]
         response = self._response("incomplete" if is_cut else "completed", output)
         response["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
-        return response | {"usage": usage.responses()}
+        marks = guard_marks([choice])
+        return response | {"usage": usage.responses()} | ({"lineclear": marks} if marks else {})
 
     def _response(self, status: str, output: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         fields = {"status": status, "output": output, "error": None, "incomplete_details": None, "usage": None}

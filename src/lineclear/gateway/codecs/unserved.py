@@ -2,8 +2,7 @@
 
 The rule: a field that would change the answer is refused by name, unless its value asks for nothing (null, false,
 empty, or a neutral number). What is only bookkeeping (`user`, `store`, `metadata`, `service_tier`, `safety_identifier`,
-`prompt_cache_key`, `priority`) or only makes an answer come sooner (`prediction`) is ignored, and so is what no server
-knows.
+`priority`) or only makes an answer come sooner (`prediction`) is ignored, and so is what no server knows.
 
 Source: OpenAI API reference, "Create chat completion" and "Create completion"; the sampling and request fields of vLLM,
 SGLang, llama.cpp, text-generation-webui and Hugging Face `transformers`; Z.ai, DashScope and OpenRouter for reasoning.
