@@ -34,6 +34,7 @@ COMMANDS = {
     "config": CommandEntry("lineclear.cli.config", "Print every option's value and where it came from."),
     "eval": CommandEntry("lineclear.cli.eval", "Print the bundled model's figures on held-out data."),
     "prove": CommandEntry("lineclear.cli.prove", "Explore every interleaving of the handoff."),
+    "ablate": CommandEntry("lineclear.cli.ablate", "Count corrupted answers by fault, load and protection."),
     "judge": CommandEntry("lineclear.cli.judge", "Compare the answers of a run with the same requests alone."),
     "bench": CommandEntry("lineclear.cli.bench", "Measure how context-parallel ranks share KV, side by side."),
     "gateway": CommandEntry("lineclear.cli.gateway", "Serve HTTP for workers that are started apart."),
