@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PURE = ("base", "config", "protocol", "kv", "schedule", "speculate", "routing", "parallel.planning")
+PURE = ("base", "config", "protocol", "kv", "trace", "schedule", "speculate", "routing", "parallel.planning")
 
 
 @pytest.mark.parametrize("package", PURE)

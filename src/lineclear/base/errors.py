@@ -4,6 +4,7 @@ LineclearError
 ├── UserError (a ValueError)      the user's mistake: names the field, the value and what is allowed
 │   ├── ConfigError               in a flag, a file or the environment
 │   ├── CheckpointError           in a model directory
+│   ├── TraceError                in a trace, or a log that is to become one: names the line as well
 │   └── RequestError              in a client's request; `code` is for programs
 ├── PeerError                     a remote process's nonsense: closes that peer and is counted
 └── RankError                     a rank of this instance cannot go on with a pass: names the rank and its reason
@@ -45,6 +46,21 @@ class ConfigError(UserError):
 
 class CheckpointError(UserError):
     """A model directory that cannot be loaded."""
+
+
+class TraceError(UserError):
+    """A row of a trace, or of a log that is to become one, that cannot be used.
+
+    Args:
+        line: its number, from 1.
+    """
+
+    def __init__(self, line: int, field: str, value: object, allowed: str) -> None:
+        super().__init__(field, value, allowed)
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {super().__str__()}"
 
 
 class RequestError(UserError):

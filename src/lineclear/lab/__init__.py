@@ -1,1 +1,1 @@
-"""The lab: asks servers over HTTP, judges what they answer, and counts what goes wrong when faults are armed."""
+"""The lab: reads, writes and replays traces; asks servers, judges their answers, counts what goes wrong."""
