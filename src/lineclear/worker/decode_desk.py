@@ -199,10 +199,8 @@ class DecodeDesk:
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Take note of sequences that have their first token, or have ended."""
         for update in updates:
-            if update.finish_reason == "broken" and update.sequence.prefill_id:
-                self._instances.forget_prompt(
-                    update.sequence.prefill_id, tuple(update.sequence.tokens[:MAX_HEAD_TOKENS])
-                )
+            if update.finish_reason == "broken":
+                self._instances.forget_prompt(tuple(update.sequence.tokens[:MAX_HEAD_TOKENS]))
             if not update.token_ids and update.finish_reason is None:
                 continue
             waiting = self._waiting.pop(update.sequence.sequence_id, None)

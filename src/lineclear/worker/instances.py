@@ -39,6 +39,9 @@ GREETING_SECONDS = 10.0
 
 FENCE_POLL_SECONDS = 0.05
 
+MAX_TO_FORGET = 256
+"""Verdicts of which an instance is told again when its link is back: many more than come while it is away."""
+
 MAX_FENCED = 1024
 """Lives that are known to be fenced; an older one that comes back is not admitted by the mover."""
 
@@ -61,8 +64,9 @@ class Rank:
     """How long a connection that was taken puts the fence off."""
     is_fencing: bool = False
     """It gets no order any more."""
-    to_forget: deque[ForgetPrompt] = field(default_factory=deque[ForgetPrompt])
-    """What it is to be told when its link is back, before any order."""
+    to_forget: deque[ForgetPrompt] = field(default_factory=lambda: deque[ForgetPrompt](maxlen=MAX_TO_FORGET))
+    """What it is told again when its link is back, before any order: of the last that were sent nobody knows whether
+    they arrived. Who forgets a prompt twice computes it once more."""
 
 
 @dataclass(slots=True)
@@ -169,14 +173,19 @@ class Instances:
         if rank is not None and rank.link_id is not None:
             self._links.send(rank.link_id, message)
 
-    def forget_prompt(self, worker_id: str, token_ids: tuple[int, ...]) -> None:
-        """Have an instance give up what it has of a prompt, now or when its link is back; a life that is over has."""
+    def forget_prompt(self, token_ids: tuple[int, ...]) -> None:
+        """Have all instances give up what they have of a prompt, now or when the link is back; a life that is over has.
+
+        All, because what a sequence finds in its own worker's tree may have been written by any of them, for others.
+        """
         for instance in self._instances.values():
-            first = instance.ranks.get(0) if instance.worker_id == worker_id else None
-            if first is not None and first.link_id is None:
-                first.to_forget.append(ForgetPrompt(first.peer, token_ids))
-            elif first is not None and first.link_id is not None:
-                self._links.send(first.link_id, ForgetPrompt(first.peer, token_ids))
+            first = instance.ranks.get(0)
+            if first is None:
+                continue
+            message = ForgetPrompt(first.peer, token_ids)
+            first.to_forget.append(message)
+            if first.link_id is not None:
+                self._links.send(first.link_id, message)
 
     def take_in(self, event: PeerConnected) -> None:
         """Admit a rank that has said hello, find it known, or refuse it."""
@@ -191,8 +200,8 @@ class Instances:
         rank = self.find(peer)
         if rank is not None:
             rank.link_id, rank.lost_at, rank.fence_at = event.link_id, None, None
-            while rank.to_forget:
-                self._links.send(event.link_id, rank.to_forget.popleft())
+            for message in rank.to_forget:
+                self._links.send(event.link_id, message)
             return
         try:
             admission = self._started.memory.admit(hello.writer)
