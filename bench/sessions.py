@@ -32,6 +32,8 @@ class Replay:
     """Prompts in the order in which they come."""
 
     prompts: list[list[int]]
+    sessions: list[int]
+    """Whose they are, by number."""
     working_set_tokens: int
     """Of the longest prompts of all sessions together."""
 
@@ -47,7 +49,7 @@ def archive_path(data: str) -> Path:
 
 def load_replay(path: Path, cut: Cut = Cut()) -> Replay:
     """Read sessions, scale them down, and put their requests in the order of their times."""
-    timed: list[tuple[float, list[int]]] = []
+    timed: list[tuple[float, int, list[int]]] = []
     working_set, num_sessions = 0, 0
     for number, trace in enumerate(_traces(path, 4 * cut.num_sessions)):
         requests = [each for each in trace["requests"] if each.get("hash_ids")][: cut.max_requests]
@@ -56,10 +58,10 @@ def load_replay(path: Path, cut: Cut = Cut()) -> Replay:
         if len(prompts) < cut.max_requests // 2 or num_sessions == cut.num_sessions:
             continue
         num_sessions += 1
-        timed += prompts
+        timed += [(at, number, prompt) for at, prompt in prompts]
         working_set += max(len(prompt) for _, prompt in prompts)
     timed.sort(key=lambda each: each[0])
-    return Replay([prompt for _, prompt in timed], working_set)
+    return Replay([prompt for *_, prompt in timed], [number for _, number, _ in timed], working_set)
 
 
 def _traces(path: Path, count: int) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`lineclear replay` against a server process: what is sent, counted, cancelled, interrupted and gone on with."""
 
 import json
+import shlex
 import signal
 from pathlib import Path
 
@@ -69,3 +70,14 @@ def test_errors_are_counted_and_named(tmp_path: Path) -> None:
     code, figures = replayed(trace, "http://127.0.0.1:1")
     assert (code, figures["errors"], figures["served"]) == (1, 2, 0)
     assert "no answer: " in trace.with_suffix(".out").read_text()
+
+
+def test_the_documented_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs/lab.md").read_text()
+    line = next(line for line in text.splitlines() if line.startswith("lineclear replay "))
+    write_trace(tmp_path / "requests.trace", rate=100, seconds=0.02, prompt_len=64)
+    with running(["-m", "bench.replay.null_server"]) as server:
+        url = server.wait_for(r"(http://\S+)")[1]
+        monkeypatch.chdir(tmp_path)
+        assert main(shlex.split(line.replace("http://127.0.0.1:8000", url))[1:]) == 0
+    assert json.loads(Path("figures.json").read_text())["served"] == 2

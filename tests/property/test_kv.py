@@ -175,19 +175,14 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(token_ids=KNOWN)
     def forget(self, token_ids: list[int]) -> None:
-        """All that shares the prefix's first block goes, but for what sequences hold."""
+        """All that shares the prefix's first block goes, whoever holds it."""
         self.now += 1
         found = self.model_match(token_ids)
         self.use(found)
-        in_use = {block_id for blocks in self.sequences.values() for block_id in blocks}
-        suspect = [p for p in self.known if found and p[: len(found[0])] == found[0] and self.known[p] not in in_use]
+        suspect = [p for p in self.known if found and p[: len(found[0])] == found[0]]
         assert self.tree.forget(self.tree.match(array("I", token_ids), self.now)) == len(suspect)
         for prefix in suspect:
             del self.known[prefix]
-        # What a suspect leaf passes on to its parent, the parent that is left has to have in the model too.
-        for prefix in self.known:
-            if found and prefix[: len(found[0])] == found[0]:
-                self.last_used[prefix] = max(self.last_used[prefix], *[self.last_used[p] for p in suspect], 0)
 
     @rule()
     def evict_all(self) -> None:

@@ -17,6 +17,7 @@ from lineclear.engine.runner import Runner
 from lineclear.engine.sanitized_copies import SanitizedCopies
 from lineclear.engine.sanitizer import KvSanitizer
 from lineclear.engine.store import KvStore, kv_layout
+from lineclear.guard.guard import Guard
 from lineclear.kv.pool import BlockPool
 from lineclear.kv.radix import RadixTree
 from lineclear.model.checkpoint import OnTensor
@@ -58,7 +59,7 @@ class EngineParts:
     max_step_blocks: int | None
 
 
-def build_engine(
+def build_engine(  # noqa: PLR0913 - each is a part that most callers leave out
     config: EngineConfig,
     model_dir: Path,
     *,
@@ -68,11 +69,12 @@ def build_engine(
     cache: CacheConfig | None = None,
     tier_making: TierMaking = PRODUCT,
     pass_making: PassMaking = ALONE,
+    guard: Guard | None = None,
 ) -> Engine:
     """Load a checkpoint and build the engine around it; `on_tensor` hears of every tensor that is read.
 
-    Without a `cache` there is no tier below the device; `tier_making` is for tests and the lab. `pass_making` says who
-    else computes.
+    Without a `guard` no sequence is judged, and without a `cache` there is no tier below the device; `tier_making` is
+    for tests and the lab. `pass_making` says who else computes.
 
     Where nobody says how large the KV cache is, it takes `memory_share` of what an engine alone would take.
 
@@ -90,7 +92,7 @@ def build_engine(
     copies: BuiltCopies | None = None
     if cache is not None and cache.host_cache_gib:
         copies = build_copies(cache, config, model_dir, parts.store, tier_making, pass_making.agree)
-    return engine_of(parts, config, handoffs=handoffs, cache=cache, copies=copies, tier_making=tier_making)
+    return engine_of(parts, config, handoffs=handoffs, cache=cache, copies=copies, tier_making=tier_making, guard=guard)
 
 
 def engine_of(
@@ -101,6 +103,7 @@ def engine_of(
     cache: CacheConfig | None = None,
     copies: BuiltCopies | None = None,
     tier_making: TierMaking = PRODUCT,
+    guard: Guard | None = None,
 ) -> Engine:
     """Build what plans around what computes; with `copies` there are tiers as `cache` says."""
     sanitizer: KvSanitizer | None = None
@@ -127,7 +130,8 @@ def engine_of(
     tiers: BuiltTiers | None = None
     if cache is not None and copies is not None:
         tiers = build_tiers(cache, config, copies, pool, tree, tier_making)
-    scheduler = Scheduler(schedule, pool, tree, handoffs.prefillers if handoffs else None, tiers and tiers.plans)
+    prefillers = handoffs.prefillers if handoffs else None
+    scheduler = Scheduler(schedule, pool, tree, prefillers, tiers and tiers.plans, guard)
     return Engine(scheduler, parts.runner, parts.store, pool, tiers and tiers.drive, sanitizer)
 
 

@@ -45,7 +45,6 @@ from lineclear.routing.candidates import Ask, Why
 from lineclear.routing.choice import ChoiceRules
 from lineclear.routing.retries import BrokenChoice, GiveUp, Limit, RetryRules, decide
 from lineclear.routing.router import Room, Router, RouterRules, Ticket, WorkerHealth
-from lineclear.routing.sketch import piece_names
 from lineclear.transport.endpoint import Endpoint
 from lineclear.transport.worker_links import LinkEvent, LinkId, WorkerConnected, WorkerLinks, WorkerLost, WorkerMessage
 
@@ -187,6 +186,11 @@ class Dispatcher:
         self._router.budget.add_request()
         return generation
 
+    def read_ahead(self, request: GenerationRequest) -> None:
+        """Make what choosing a worker takes of the prompt; in any thread."""
+        if self._router.reads_prompts:
+            _ = request.prompt_names
+
     def refuse_unavailable(self) -> None:
         """Refuse a request that could not be accepted whatever it says.
 
@@ -307,11 +311,11 @@ class Dispatcher:
 
     def _ask(self, generation: Generation, attempts: Sequence[Attempt]) -> Ask:
         prompts = {id(attempt.prompt_token_ids): attempt.prompt_token_ids for attempt in attempts}
-        first = attempts[0].prompt_token_ids
+        reads_caches = all(attempt.use_cache for attempt in attempts)
         return Ask(
             num_sequences=len(attempts),
             num_prompt_tokens=sum(map(len, prompts.values())),
-            names=piece_names(first) if self._router.reads_prompts else (),
+            names=generation.request.prompt_names if reads_caches and self._router.reads_prompts else (),
             session_key=generation.request.session_key,
             avoid_workers=frozenset[str]().union(*(attempt.avoid_workers for attempt in attempts)),
             avoid_prefill=frozenset[str]().union(*(attempt.avoid_prefill for attempt in attempts)),
@@ -341,6 +345,7 @@ class Dispatcher:
             num_tokens=placed.num_tokens,
             reason=f"{finish}: {verdict.kind}" if verdict is not None else finish,
             prefill_id=verdict.prefill_id if verdict is not None else "",
+            is_forgotten=finish == "broken",
         )
         self._tell_breaker_changes()
 

@@ -8,6 +8,7 @@ lies between knows nothing of APIs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from lineclear.base.ids import RequestId
@@ -17,6 +18,7 @@ from lineclear.gateway.errors import ApiError
 from lineclear.gateway.served_model import ServedModel
 from lineclear.gateway.usage import Usage
 from lineclear.protocol.sampling import SamplingParams
+from lineclear.routing.sketch import piece_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,11 @@ class GenerationRequest:
     want_draft_counts: bool = False
     choices_param: str = "n"
     session_key: str = ""
+
+    @cached_property
+    def prompt_names(self) -> tuple[bytes, ...]:
+        """The names of the first prompt's pieces: its prefix is looked for by them. Cost: see `piece_names`."""
+        return piece_names(self.choices[0].prompt_token_ids)
 
 
 @dataclass(frozen=True, slots=True)

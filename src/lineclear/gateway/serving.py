@@ -130,9 +130,15 @@ class GenerationEndpoint:
         self._num_preparing += 1
         try:
             with self._services.metrics.prepare_seconds.time():
-                return await self._services.bodies.look_at(body, lambda data: self._codec.prepare(data, context))
+                return await self._services.bodies.look_at(body, lambda data: self._read(data, context))
         finally:
             self._num_preparing -= 1
+
+    def _read(self, body: bytes, context: CallContext) -> ApiCall:
+        """In a thread, so that what takes milliseconds holds nobody up."""
+        call = self._codec.prepare(body, context)
+        self._services.dispatcher.read_ahead(call.request)
+        return call
 
 
 class _Exchange:

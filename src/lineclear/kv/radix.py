@@ -180,6 +180,11 @@ class RadixTree:
         end = start + self.block_size + 1
         return tokens[start:end].tobytes() if end <= len(tokens) else None
 
+    def has_next(self, node: PrefixNode, tokens: "array[int]") -> bool:
+        """Whether the tree has `tokens` for one block longer than a prefix of theirs."""
+        start = node.num_blocks * self.block_size
+        return tokens[start : start + self.block_size + 1].tobytes() in node.children
+
     def insert(
         self,
         node: PrefixNode,
@@ -253,24 +258,27 @@ class RadixTree:
         self._offer(parent)
 
     def forget(self, node: PrefixNode) -> int:
-        """Give up a prefix and everything beyond any part of it, as far as no sequence holds it.
+        """Give up a prefix and everything beyond any part of it, whoever holds it: nobody finds it any more.
 
-        For KV that is suspect: whoever comes later computes it anew. What sequences hold stays until they end.
+        For KV that is suspect: whoever comes later computes it anew. What sequences hold is theirs alone from then on,
+        until they end.
 
-        Returns: the number of blocks that became free. Cost: proportional to the tree under the prefix's first block.
+        Returns: the number of blocks given up. Cost: proportional to the tree under the prefix's first block.
         """
         while node.num_blocks > 1 and node.parent is not None:
             node = node.parent
         self._collect_candidates()
         nodes = list(self._walk(node)) if node.parent is not None and node.is_alive else []
-        num_left = len(nodes)
         for each in reversed(nodes):
-            if self._is_evictable(each):
-                self.remove(each)
-                num_left -= 1
+            self.remove(each)
         self._candidates = [candidate for candidate in self._candidates if candidate[2].is_alive]
         heapify(self._candidates)
-        return len(nodes) - num_left
+        return len(nodes)
+
+    def forget_family(self, tokens: "array[int]") -> int:
+        """Give up all that begins with the same first block as `tokens`, as `forget` does."""
+        child = self._root.children.get(tokens[: self.block_size + 1].tobytes())
+        return 0 if child is None else self.forget(child)
 
     def statistics(self) -> TreeStatistics:
         """Return the tree's size and totals."""

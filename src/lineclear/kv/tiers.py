@@ -217,6 +217,15 @@ class Tiers:
             if self._disk is not None:
                 self._disk.forget_family(family)
 
+    def forget_tokens(self, tokens: "array[int]") -> None:
+        """Give up, below the device, everything whose first block is that of `tokens`, whether the device has it."""
+        for key in self._tree.prefix_keys_after(self._tree.root, tokens):
+            family = family_of(key)
+            self._host.forget_family(family)
+            if self._disk is not None:
+                self._disk.forget_family(family)
+            return
+
     def begin_prefetch(self, sequence_id: SequenceId, prefix: PrefixNode, tokens: "array[int]") -> None:
         """Begin to bring to the host what only the disk has of a prompt that is queued.
 

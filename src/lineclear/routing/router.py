@@ -68,6 +68,7 @@ class Ticket:
     prefill_era: int
     num_worker_tokens: int
     num_prefill_tokens: int
+    names: tuple[bytes, ...] = ()
     first_at: float | None = None
     is_ended: bool = False
 
@@ -181,7 +182,15 @@ class Router:
             self._settle(ticket)
 
     def end(
-        self, ticket: Ticket, ending: Ending, now: float, *, num_tokens: int = 0, reason: str = "", prefill_id: str = ""
+        self,
+        ticket: Ticket,
+        ending: Ending,
+        now: float,
+        *,
+        num_tokens: int = 0,
+        reason: str = "",
+        prefill_id: str = "",
+        is_forgotten: bool = False,
     ) -> None:
         """A sequence has ended.
 
@@ -192,10 +201,13 @@ class Router:
             num_tokens: that it generated.
             reason: for whoever reads why a breaker opened.
             prefill_id: of the instance that is known to have computed the prompt; empty: none, or it is not known.
+            is_forgotten: whether its KV was dropped from all caches.
         """
         assert not ticket.is_ended, f"a ticket of {ticket.worker_id} ends twice"
         self._settle(ticket)
         ticket.is_ended = True
+        if is_forgotten:
+            self._forget(ticket.names, ticket.worker_id, prefill_id)
         self._ends = add_end(self._ends, now)
         if ending is Ending.GOOD and self._is_slow(ticket, now, num_tokens):
             ending, reason = Ending.BAD, "slow"
@@ -273,6 +285,7 @@ class Router:
             prefill_era=self._advanced(choice.prefill_id, now).era if is_handed_off else 0,
             num_worker_tokens=num_uncached if is_first and not is_handed_off else 0,
             num_prefill_tokens=num_by_prefill,
+            names=ask.names,
         )
         worker.num_pending_tokens += ticket.num_worker_tokens
         if prefill is not None:
@@ -288,6 +301,11 @@ class Router:
             if worker_id in self._known:
                 self._known[worker_id].num_pending_tokens -= num_tokens
         ticket.num_worker_tokens = ticket.num_prefill_tokens = 0
+
+    def _forget(self, names: Sequence[bytes], *worker_ids: str) -> None:
+        for worker_id in worker_ids:
+            if worker_id in self._known:
+                self._known[worker_id].sketch.forget(names)
 
     def _suspect(self, ticket: Ticket, ending: Ending, prefill_id: str) -> str:
         """The instance that the ending says something of as well; empty: none."""

@@ -73,6 +73,7 @@ class Holdings:
         self._note_read(sequence, block_ids)
         sequence.block_table.extend(block_ids)
         sequence.prefix = prefix
+        sequence.is_suspect = False
         sequence.num_computed_tokens = len(block_ids) * self.block_size
 
     def note_prefix_used(self, prefix: PrefixNode, now: int) -> None:
@@ -86,6 +87,8 @@ class Holdings:
         Order: after `take_prefix`, with room for all of the sequence's tokens.
         """
         if self._tiers is None or sequence.prefix is None or sequence.avoids_tiers:
+            return
+        if not sequence.terms.uses_cache:
             return
         hit = self._tiers.find(sequence.prefix, sequence.tokens)
         block_ids = self._try_take(sequence, len(hit)) if hit else None
@@ -162,13 +165,16 @@ class Holdings:
 
     def publish(self, sequence: Sequence, now: int) -> None:
         """Offer a sequence's newly computed full blocks to the tree (invariant 2)."""
-        if not self._tree.keeps or sequence.load_id is not None:
+        if not self._tree.keeps or sequence.load_id is not None or sequence.is_suspect:
             return
         prefix = sequence.prefix
         if prefix is None:
             raise InvariantError(f"sequence {sequence.sequence_id} is published before it is admitted")
         num_blocks = min(sequence.num_computed_tokens, sequence.num_tokens - 1) // self.block_size
         if num_blocks <= prefix.num_blocks:
+            return
+        if not sequence.terms.uses_cache and self._tree.has_next(prefix, sequence.tokens):
+            sequence.is_suspect = True  # the tree's blocks are not its own, and it must not read them
             return
         block_ids = sequence.block_table.span(prefix.num_blocks, num_blocks)
         sequence.prefix = self._tree.insert(prefix, sequence.tokens, block_ids, now, sequence.loaded_keys)
@@ -239,6 +245,8 @@ class Holdings:
 
     def _check_prefix(self, sequence: Sequence) -> None:
         prefix = sequence.prefix
+        if sequence.is_suspect:
+            return
         _require(prefix is not None and prefix.is_alive, f"sequence {sequence.sequence_id} has lost its prefix")
         path = self._tree.block_ids(prefix) if prefix else []
         same = sequence.block_table.span(0, len(path)) == path

@@ -223,13 +223,17 @@ class Planner:
             if not knows_leaders:
                 self._waits.note_leaders((*running, *self._queues.receiving))
                 knows_leaders = True
-            prefix = self._tree.match(sequence.tokens, now, sequence.prefix)
+            prefix = self._find_prefix(sequence, now)
             sequence.prefix = prefix
-            if self._waits.must_wait(sequence, prefix):
+            if sequence.terms.uses_cache and self._waits.must_wait(sequence, prefix):
                 continue
             if not self._try_admit(sequence, prefix, now):
                 return
             num_spare -= 1
+
+    def _find_prefix(self, sequence: Sequence, now: int) -> PrefixNode:
+        """Its longest prefix in the tree that it may read."""
+        return self._tree.match(sequence.tokens, now, sequence.prefix) if sequence.terms.uses_cache else self._tree.root
 
     def _is_prefetching(self, sequence: Sequence) -> bool:
         return self._tiers is not None and self._tiers.is_waiting(sequence.sequence_id)

@@ -29,7 +29,7 @@ class PrefixWaits:
 
     def note_leader(self, sequence: Sequence) -> None:
         """Learn what one more running sequence will add to the tree, if it is still computing tokens it knows."""
-        prefix = sequence.prefix
+        prefix = None if sequence.is_suspect else sequence.prefix
         key = self._tree.next_key(prefix, sequence.tokens) if prefix else None
         if prefix is not None and key is not None:
             self._leaders.setdefault((prefix, key), sequence)
@@ -40,7 +40,7 @@ class PrefixWaits:
         if wait is None:
             return False
         leader, num_blocks = wait
-        is_coming = leader.state in {SequenceState.RUNNING, SequenceState.RECEIVING}
+        is_coming = not leader.is_suspect and leader.state in {SequenceState.RUNNING, SequenceState.RECEIVING}
         if is_coming and leader.prefix and leader.prefix.num_blocks < num_blocks:
             return True
         del self._waits[sequence.sequence_id]

@@ -10,19 +10,25 @@ Invariants:
        (see the planner's invariants).
 """
 
+from array import array
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from lineclear.base.errors import InvariantError
 from lineclear.base.ids import BlockId, SequenceId
+from lineclear.guard.evidence import Verify
+from lineclear.guard.guard import Guard
 from lineclear.kv.copies import Copy, CopyEnd, CopyId
 from lineclear.kv.pool import BlockPool, Holder
 from lineclear.kv.prefix_key import PrefixKey
 from lineclear.kv.radix import RadixTree
 from lineclear.kv.tiers import Tiers, TiersStatistics
 from lineclear.protocol.drafts import DraftCounts
-from lineclear.protocol.wire import FinishReason
+from lineclear.protocol.verdicts import Verdict
+from lineclear.protocol.wire import FinishReason, GuardStatistics
 from lineclear.schedule.config import ScheduleConfig
 from lineclear.schedule.endings import Ending, find_ending
 from lineclear.schedule.holdings import Holdings
@@ -49,6 +55,7 @@ class SchedulerStatistics:
     """Sequences that ended because what was computed for them could not be trusted."""
     draft_counts: DraftCounts
     tiers: TiersStatistics | None = None
+    guard: GuardStatistics | None = None
 
 
 class Scheduler:
@@ -61,7 +68,9 @@ class Scheduler:
         tree: RadixTree,
         prefillers: Prefillers | None = None,
         tiers: Tiers | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._config: Final = config
         self._pool = pool
         self._tree = tree
@@ -96,10 +105,12 @@ class Scheduler:
         self._is_stalled = False
         sequence.narrow(self._config.max_model_len, self._config.eos_token_ids)
         error = self._why_refused(sequence)
+        if self._guard is not None and sequence.reader is None:
+            sequence.detector = self._guard.open(is_greedy=sequence.sampling.is_greedy)
         self._queues.add(sequence)
         if error is not None:
             self._end_early(sequence, "error", error)
-        elif self._tiers is not None:
+        elif self._tiers is not None and sequence.terms.uses_cache:
             sequence.prefix = self._tree.match(sequence.tokens, self._now)
             self._tiers.begin_prefetch(sequence.sequence_id, sequence.prefix, sequence.tokens)
 
@@ -125,8 +136,10 @@ class Scheduler:
             self._is_stalled = False
             self._end_early(sequence, "error", error)
 
-    def arrive(self, sequence_id: SequenceId) -> None:
+    def arrive(self, sequence_id: SequenceId, prefill_id: str = "") -> None:
         """All that a sequence receives is written and visible: it runs from the next plan on, unless it has ended.
+
+        `prefill_id` is the instance that wrote it.
 
         Order: the writers still hold the blocks.
         """
@@ -134,6 +147,7 @@ class Scheduler:
         if sequence is None:
             return
         self._is_stalled = False
+        sequence.prefill_id = prefill_id
         self._holdings.take_received(sequence)
         self._queues.arrive(sequence)
         if sequence_id in self._spoiled:
@@ -207,7 +221,7 @@ class Scheduler:
     def forget_blocks(self, block_ids: Collection[BlockId], host_block_ids: Collection[BlockId] = ()) -> None:
         """Give up every prefix that goes through one of these blocks, on every tier: their content is suspect.
 
-        What sequences hold stays until they end, and is then to be given up again.
+        Sequences that hold one go on, and publish nothing more.
         """
         self._is_stalled = False
         for block_id in block_ids:
@@ -218,6 +232,8 @@ class Scheduler:
                     self._tiers.forget(node)
         if self._tiers is not None:
             self._tiers.forget_host_blocks(host_block_ids)
+        for each in self._queues.running + self._queues.receiving:
+            each.is_suspect = each.is_suspect or (each.prefix is not None and not each.prefix.is_alive)
 
     def plan(self, now: int) -> Plan:
         """Choose what the next step computes; it may be nothing, if there is only something to report.
@@ -282,6 +298,7 @@ class Scheduler:
             num_damaged=self._num_damaged,
             draft_counts=draft_counts,
             tiers=None if self._tiers is None else self._tiers.statistics(),
+            guard=self._guard_statistics(),
         )
 
     def check(self) -> None:
@@ -337,20 +354,29 @@ class Scheduler:
             raise InvariantError(f"sequence {chunk.sequence_id}: no result for {chunk}")
         _check_result(sequence, chunk, result)
         ending = find_ending(sequence, result.token_ids)
-        _count_drafts(sequence.draft_counts, chunk, result, ending)
+        num_proposed, num_accepted = _judged_drafts(chunk, result, ending)
+        if num_proposed:
+            sequence.draft_counts.record(num_proposed, num_accepted)
         token_ids = result.token_ids if ending is None else result.token_ids[: ending.num_kept]
         logprobs = result.logprobs if ending is None or result.logprobs is None else result.logprobs[: ending.num_kept]
         sequence.append(token_ids)
         sequence.num_computed_tokens = chunk.end - chunk.num_drafts + result.num_accepted
         self._output_tokens += len(token_ids)
+        verdict = self._judge(sequence, num_proposed, num_accepted)
+        if verdict is not None and verdict.ends_sequence:
+            self._end_broken(sequence, SequenceUpdate(sequence, token_ids, logprobs, "broken", verdict=verdict))
+            return
         self._holdings.publish(sequence, self._now)
         if ending is None:
             sequence.draft_token_ids = list(result.next_draft_token_ids)
             self._holdings.trim(sequence)
-            self._news.append(SequenceUpdate(sequence, token_ids, logprobs))
+            self._news.append(SequenceUpdate(sequence, token_ids, logprobs, verdict=verdict))
         else:
             self._end(sequence)
-            self._news.append(SequenceUpdate(sequence, token_ids, logprobs, ending.finish_reason, ending.stop_token_id))
+            finish_reason, stop_token_id = ending.finish_reason, ending.stop_token_id
+            self._news.append(
+                SequenceUpdate(sequence, token_ids, logprobs, finish_reason, stop_token_id, verdict=verdict)
+            )
 
     def _end_early(self, sequence: Sequence, finish_reason: FinishReason, error: str | None) -> None:
         self._end(sequence)
@@ -358,13 +384,51 @@ class Scheduler:
 
     def _end_damaged(self, sequence: Sequence, error: str) -> None:
         """End a sequence; what it read and wrote is not read again by anybody who comes later."""
-        prefix = sequence.prefix
         self._end_early(sequence, "error", error)
-        if prefix is not None:
-            self._tree.forget(prefix)
-            if self._tiers is not None:
-                self._tiers.forget(prefix)
+        self._forget(sequence)
         self._num_damaged += 1
+
+    def _judge(self, sequence: Sequence, num_proposed: int, num_accepted: int) -> Verdict | None:
+        if self._guard is None or sequence.detector is None:
+            return None
+        verify = Verify(num_proposed, num_accepted, len(sequence.output_token_ids))
+        return self._guard.judge(
+            sequence.detector, verify, sequence.tokens, sequence.num_prompt_tokens, may_end=sequence.terms.is_guarded
+        )
+
+    def _end_broken(self, sequence: Sequence, update: SequenceUpdate) -> None:
+        """End a sequence whose state seems broken, and give up all that it read or wrote."""
+        self._end(sequence)
+        num_blocks = self._forget(sequence)
+        if self._guard is None or update.verdict is None:
+            raise InvariantError(f"sequence {sequence.sequence_id} is broken without a verdict")
+        self._guard.note_forgotten(num_blocks)
+        verdict = msgspec.structs.replace(
+            update.verdict, num_quarantined_blocks=num_blocks, prefill_id=sequence.prefill_id
+        )
+        self._news.append(msgspec.structs.replace(update, verdict=verdict))
+
+    def forget_prompt(self, tokens: "array[int]") -> int:
+        """Give up, on every tier, all KV of prompts with the same first block, computed or on its way: it is suspect.
+
+        Nobody who comes later reads it. Who has read it goes on, and publishes nothing more.
+
+        Returns: the number of blocks given up on the device.
+        """
+        head = tokens[: self._tree.block_size + 1]
+        for each in self._queues.running + self._queues.receiving:
+            each.is_suspect = each.is_suspect or each.tokens[: len(head)] == head
+        if self._tiers is not None:
+            self._tiers.forget_tokens(tokens)
+        return self._tree.forget_family(tokens)
+
+    def _forget(self, sequence: Sequence) -> int:
+        return self.forget_prompt(sequence.tokens)
+
+    def _guard_statistics(self) -> GuardStatistics | None:
+        if self._guard is None:
+            return None
+        return self._guard.statistics([each.detector for each in self._queues.running if each.detector is not None])
 
     def _spoil(self, sequence: Sequence) -> None:
         """What a sequence's load should have brought is not there: begin anew, now or as soon as it can."""
@@ -397,17 +461,18 @@ class Scheduler:
         self._queues.end(sequence)
         self._holdings.drop(sequence)
         self._ended_draft_counts.merge(sequence.draft_counts)
+        if self._guard is not None and sequence.draft_counts.num_verifies:
+            self._guard.close(sequence.draft_counts, is_greedy=sequence.sampling.is_greedy)
 
 
-def _count_drafts(counts: DraftCounts, chunk: Chunk, result: ChunkResult, ending: Ending | None) -> None:
-    """Count a verify; of drafts beyond a stop token it cannot be said whether they were right, so they do not count."""
-    if chunk.num_drafts == 0:
-        return
-    if ending is not None and ending.num_kept < result.num_accepted:
-        num_judged = ending.num_kept + 1
-        counts.record(num_judged, num_judged)
-    else:
-        counts.record(chunk.num_drafts, result.num_accepted)
+def _judged_drafts(chunk: Chunk, result: ChunkResult, ending: Ending | None) -> tuple[int, int]:
+    """How many drafts of a verify were judged, and accepted.
+
+    Of drafts beyond a stop token it cannot be said whether they were right, so they do not count.
+    """
+    if chunk.num_drafts and ending is not None and ending.num_kept < result.num_accepted:
+        return ending.num_kept + 1, ending.num_kept + 1
+    return chunk.num_drafts, result.num_accepted
 
 
 def _check_result(sequence: Sequence, chunk: Chunk, result: ChunkResult) -> None:

@@ -20,9 +20,12 @@ Invariants:
 
 from array import array
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from lineclear.base.ids import BlockId, SequenceId
+from lineclear.guard.evidence import Detector
 from lineclear.kv.block_table import BlockTable
 from lineclear.kv.copies import CopyId
 from lineclear.kv.pool import Holder, HolderKind
@@ -42,6 +45,23 @@ class SequenceState(Enum):
     FINISHED = "finished"
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a sequence runs; what is here changes no token of a healthy one."""
+
+    uses_cache: bool = True
+    """Without it no KV is read that was computed before: not here, not on other tiers, not where it is prefilled."""
+    is_guarded: bool = True
+    """Whether a verdict may end it."""
+    prefer_prefill: str = ""
+    """The prefill instance that is to compute its prompt, by worker id; empty: whichever is best."""
+    avoid_prefill: frozenset[str] = frozenset()
+    """Those that are not to compute it."""
+
+
+ANY_TERMS: Final = Terms()
+
+
 class Sequence:
     """One token list and all that the scheduler knows about it. Mutated by the scheduler only."""
 
@@ -49,12 +69,14 @@ class Sequence:
         "arrival",
         "avoids_tiers",
         "block_table",
+        "detector",
         "draft_counts",
         "draft_token_ids",
         "end_token_ids",
         "holder",
         "is_counted",
         "is_local",
+        "is_suspect",
         "load_id",
         "loaded_keys",
         "num_cached_tokens",
@@ -63,12 +85,14 @@ class Sequence:
         "num_prompt_tokens",
         "num_tokens",
         "output_token_ids",
+        "prefill_id",
         "prefix",
         "reader",
         "received_block_ids",
         "sampling",
         "sequence_id",
         "state",
+        "terms",
         "token_limit",
         "tokens",
     )
@@ -80,6 +104,7 @@ class Sequence:
         sampling: SamplingParams,
         *,
         reader: Holder | None = None,
+        terms: Terms = ANY_TERMS,
     ) -> None:
         self.sequence_id = sequence_id
         self.holder = Holder(HolderKind.SEQUENCE, sequence_id)
@@ -109,6 +134,13 @@ class Sequence:
         """The names of the prefixes whose last blocks that load brings, until they are in the tree."""
         self.avoids_tiers = False
         """Whether it computes what is not on the device: a load of its KV has failed."""
+        self.is_suspect = False
+        """Whether it may have read KV that was given up as suspect: then nothing of it enters the tree any more."""
+        self.detector: Detector | None = None
+        """Who judges it, if it is judged."""
+        self.terms = terms
+        self.prefill_id = ""
+        """The prefill instance that has computed some of its prompt."""
         self.prefix: PrefixNode | None = None
         """Its longest prefix in the tree. While WAITING only where the search left off: it may be gone."""
         self.num_computed_tokens = 0

@@ -24,7 +24,7 @@ from lineclear.base.errors import PeerError
 from lineclear.config.components import LinkConfig
 from lineclear.protocol.handoff.codec import PeerMessage, decode_from_peer, encode
 from lineclear.protocol.handoff.hello import PeerHello, PeerRefusal, differences
-from lineclear.protocol.handoff.messages import HandoffMessage
+from lineclear.protocol.handoff.messages import ForgetPrompt, HandoffMessage
 from lineclear.transport.endpoint import Endpoint, UnixEndpoint
 from lineclear.transport.framing import HEARTBEAT, MAX_UNSENT_BYTES, FrameDecoder, frame
 from lineclear.transport.link import listen
@@ -62,7 +62,7 @@ class PeerSaid:
     """A worker sent a message."""
 
     link_id: PeerLinkId
-    message: HandoffMessage
+    message: HandoffMessage | ForgetPrompt
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class PeerLinks:
         self._keep_alive(events)
         return events
 
-    def send(self, link_id: PeerLinkId, message: HandoffMessage) -> bool:
+    def send(self, link_id: PeerLinkId, message: HandoffMessage | ForgetPrompt) -> bool:
         """Send a message, unless the link has ended; whether it has not. `True` is no promise that it arrives."""
         link = next((link for link in self._links.values() if link.link_id == link_id), None)
         if link is None:

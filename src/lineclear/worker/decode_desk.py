@@ -51,6 +51,9 @@ A link loses nothing while it lasts. So a peer that has said nothing since it wa
 would only find it there again and again when it comes to read: a storm after every standstill.
 """
 
+MAX_HEAD_TOKENS = 257
+"""The largest block and the token after it: what names a family of prefixes, whatever the block size."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -196,6 +199,10 @@ class DecodeDesk:
     def on_updates(self, updates: Iterable[SequenceUpdate]) -> None:
         """Take note of sequences that have their first token, or have ended."""
         for update in updates:
+            if update.finish_reason == "broken" and update.sequence.prefill_id:
+                self._instances.forget_prompt(
+                    update.sequence.prefill_id, tuple(update.sequence.tokens[:MAX_HEAD_TOKENS])
+                )
             if not update.token_ids and update.finish_reason is None:
                 continue
             waiting = self._waiting.pop(update.sequence.sequence_id, None)
@@ -205,16 +212,19 @@ class DecodeDesk:
 
     def open(self, sequence: Sequence, start: int) -> Collection[Holder] | None:
         """Choose an instance and the next epoch; see `Prefillers`."""
-        open_ones = self._instances.open_ones()
+        terms = sequence.terms
+        open_ones = [each for each in self._instances.open_ones() if each.worker_id not in terms.avoid_prefill]
         waiting = self._waiting.get(sequence.sequence_id)
         if not open_ones or waiting is None:
             return None
         keys = prefix_keys(sequence.tokens)
 
-        def cost(each: Instance) -> tuple[bool, int, WorkerId, int]:
-            """Who answers first, and among those who has least to compute until it is done with this."""
-            num_until = each.num_tokens + sequence.num_tokens - each.affinity.num_known(keys)
-            return self._instances.is_silent(each), num_until, each.worker_id, each.life
+        def cost(each: Instance) -> tuple[bool, bool, int, WorkerId, int]:
+            """Who answers first, who is preferred, and then who has least to compute until it is done with this."""
+            num_known = each.affinity.num_known(keys) if terms.uses_cache else 0
+            num_until = each.num_tokens + sequence.num_tokens - num_known
+            is_other = each.worker_id != terms.prefer_prefill
+            return self._instances.is_silent(each), is_other, num_until, each.worker_id, each.life
 
         instance = min(open_ones, key=cost)
         epoch = Epoch(self._worker_id, self._life, self._next_number)
@@ -234,6 +244,7 @@ class DecodeDesk:
             block_ids=tuple(sequence.received_block_ids),
             memory_key=self._started.memory.key,
             sequence_id=sequence.sequence_id,
+            use_cache=sequence.terms.uses_cache,
         )
         receiver = rx.Receiver(opening.epoch, work, opening.instance.peers)
         now = self._now()
@@ -344,7 +355,7 @@ class DecodeDesk:
             case rx.Ready():
                 self._counts.num_ready += 1
                 self._counts.num_tokens += attempt.num_tokens
-                self._started.scheduler.arrive(attempt.sequence_id)
+                self._started.scheduler.arrive(attempt.sequence_id, attempt.instance.worker_id)
             case rx.Failed(_, reason):
                 self._on_failed(attempt, reason)
             case rx.Settled(epoch):

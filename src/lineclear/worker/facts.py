@@ -61,6 +61,7 @@ def worker_statistics(
         tiers=_tier_statistics(engine),
         ranks=ranks,
         sanitizer=_sanitizer_statistics(engine),
+        guard=scheduler.guard,
     )
 
 

@@ -27,6 +27,7 @@ from lineclear.worker.decode_desk import DecodeDesk
 from lineclear.worker.desk import Desk, LeaveRequest
 from lineclear.worker.facts import rank_statistics
 from lineclear.worker.follower_desk import FollowerDesk
+from lineclear.worker.guarding import build_guard
 from lineclear.worker.prefill_desk import ALONE, Followers, PrefillDesk
 from lineclear.worker.ranks.follower import FollowerLoop
 from lineclear.worker.ranks.instance import BuiltRank, build_follower, build_leader, whole_shape, written_parts
@@ -96,7 +97,12 @@ def assemble(config: ServeConfig, seat: Seat, progress: Progress, on_span: SpanS
     model_dir = Path(config.source.model)
     if seat.role is Role.COLOCATED:
         engine = build_engine(
-            config.engine, model_dir, on_tensor=progress.on_tensor, memory_share=seat.memory_share, cache=config.cache
+            config.engine,
+            model_dir,
+            on_tensor=progress.on_tensor,
+            memory_share=seat.memory_share,
+            cache=config.cache,
+            guard=build_guard(config),
         )
         return Assembly(engine)
     mover = _open_mover(config)
@@ -218,6 +224,7 @@ def _build_engine(
         handoffs=handoffs,
         memory_share=seat.memory_share,
         cache=config.cache,
+        guard=None if prefillers is None else build_guard(config),
     )
     return engine, kv
 

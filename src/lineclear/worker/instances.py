@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from lineclear.base.ids import WorkerId
 from lineclear.protocol.handoff.hello import PeerHello
-from lineclear.protocol.handoff.messages import ToRank
+from lineclear.protocol.handoff.messages import ForgetPrompt, ToRank
 from lineclear.protocol.handoff.names import Peer
 from lineclear.transport.endpoint import Endpoint
 from lineclear.transport.movers.mover import Admission, Memory, MoverError
@@ -61,6 +61,8 @@ class Rank:
     """How long a connection that was taken puts the fence off."""
     is_fencing: bool = False
     """It gets no order any more."""
+    to_forget: deque[ForgetPrompt] = field(default_factory=deque[ForgetPrompt])
+    """What it is to be told when its link is back, before any order."""
 
 
 @dataclass(slots=True)
@@ -167,6 +169,15 @@ class Instances:
         if rank is not None and rank.link_id is not None:
             self._links.send(rank.link_id, message)
 
+    def forget_prompt(self, worker_id: str, token_ids: tuple[int, ...]) -> None:
+        """Have an instance give up what it has of a prompt, now or when its link is back; a life that is over has."""
+        for instance in self._instances.values():
+            first = instance.ranks.get(0) if instance.worker_id == worker_id else None
+            if first is not None and first.link_id is None:
+                first.to_forget.append(ForgetPrompt(first.peer, token_ids))
+            elif first is not None and first.link_id is not None:
+                self._links.send(first.link_id, ForgetPrompt(first.peer, token_ids))
+
     def take_in(self, event: PeerConnected) -> None:
         """Admit a rank that has said hello, find it known, or refuse it."""
         hello = event.hello
@@ -180,6 +191,8 @@ class Instances:
         rank = self.find(peer)
         if rank is not None:
             rank.link_id, rank.lost_at, rank.fence_at = event.link_id, None, None
+            while rank.to_forget:
+                self._links.send(event.link_id, rank.to_forget.popleft())
             return
         try:
             admission = self._started.memory.admit(hello.writer)

@@ -17,18 +17,24 @@ Invariants:
 4. `Drained` is sent when nothing is left, and only after the engine's `check`.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection
 from typing import Protocol, assert_never
+
+import msgspec
 
 from lineclear.base.errors import LineclearError, PeerError
 from lineclear.base.ids import SequenceId, WorkerId
 from lineclear.engine.bell import wait_readable
 from lineclear.protocol import wire
 from lineclear.protocol.handoff.names import Peer
+from lineclear.protocol.verdicts import Verdict
 from lineclear.schedule.plan import SequenceUpdate
-from lineclear.schedule.sequence import Sequence
+from lineclear.schedule.sequence import Sequence, Terms
 from lineclear.worker.desk import Desk, LeaveRequest
+
+logger = logging.getLogger(__name__)
 
 IDLE_POLL_SECONDS = 3600.0
 """The poll ends earlier for a message or a heartbeat."""
@@ -210,7 +216,13 @@ class WorkerLoop:
         sequence_id = SequenceId(message.sequence_id)
         if sequence_id in self._wants_draft_counts:
             raise PeerError(f"sequence {sequence_id} is submitted twice")
-        sequence = Sequence(sequence_id, message.prompt_token_ids, message.sampling)
+        terms = Terms(
+            uses_cache=message.use_cache,
+            is_guarded=message.guard,
+            prefer_prefill=message.prefer_prefill,
+            avoid_prefill=frozenset(message.avoid_prefill),
+        )
+        sequence = Sequence(sequence_id, message.prompt_token_ids, message.sampling, terms=terms)
         if self._desk is not None:
             self._desk.submit(sequence)
         self._engine.submit(sequence)
@@ -253,6 +265,8 @@ class WorkerLoop:
     def _output(self, update: SequenceUpdate) -> wire.SequenceOutput:
         sequence = update.sequence
         has_ended = update.finish_reason is not None
+        if update.verdict is not None:
+            logger.warning("verdict on sequence %d: %s", sequence.sequence_id, _as_json(update.verdict))
         wants_draft_counts = has_ended and self._wants_draft_counts.pop(sequence.sequence_id)
         return wire.SequenceOutput(
             sequence_id=sequence.sequence_id,
@@ -263,6 +277,7 @@ class WorkerLoop:
             error=update.error,
             num_cached_tokens=sequence.num_cached_tokens,
             draft=sequence.draft_counts if wants_draft_counts else None,
+            verdict=update.verdict,
         )
 
     def _report_statistics(self, link: Link) -> None:
@@ -300,6 +315,10 @@ class WorkerLoop:
             for update in self._step():
                 if update.finish_reason is not None:
                     self._wants_draft_counts.pop(update.sequence.sequence_id, None)
+
+
+def _as_json(verdict: Verdict) -> str:
+    return msgspec.json.encode(verdict).decode()
 
 
 def _refusal(message: wire.SubmitSequence, reason: str) -> wire.SequenceOutput:

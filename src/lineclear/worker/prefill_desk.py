@@ -14,6 +14,7 @@ Invariants:
 
 import itertools
 import logging
+from array import array
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,12 +24,12 @@ from lineclear.base.ids import BlockId, SequenceId
 from lineclear.kv.layout import Layout
 from lineclear.kv.pool import Holder, HolderKind
 from lineclear.protocol.handoff import sender as tx
-from lineclear.protocol.handoff.messages import PrefillWork
+from lineclear.protocol.handoff.messages import ForgetPrompt, PrefillWork
 from lineclear.protocol.handoff.names import Epoch, Peer
 from lineclear.protocol.handoff.ranks import OrderBegun, OrderComputed, OrderStopped, SourceReleased, ToFollower
 from lineclear.protocol.sampling import SamplingParams
 from lineclear.schedule.plan import SequenceUpdate
-from lineclear.schedule.sequence import Sequence
+from lineclear.schedule.sequence import Sequence, Terms
 from lineclear.worker.sender_desk import Job, RankParts, SenderDesk
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,10 @@ class SourceBlocks(Protocol):
 
     def blocks_read(self, reader: Holder) -> list[BlockId]:
         """The blocks that a reader holds, in the order of its sequence's tokens."""
+        ...
+
+    def forget_prompt(self, tokens: "array[int]") -> int:
+        """Give up, on every tier, what there is of prompts with the same first block."""
         ...
 
     def end_read(self, reader: Holder) -> None:
@@ -227,7 +232,12 @@ class PrefillDesk(SenderDesk):
         computing.readers.update(range(1, self._followers.count + 1))
         self._followers.tell(OrderBegun(epoch, job.work, job.layout.num_blocks))
         sampling = SamplingParams(max_tokens=1)
-        self._engine.submit(Sequence(sequence_id, job.work.prompt_token_ids, sampling, reader=reader))
+        terms = Terms(uses_cache=job.work.use_cache)
+        self._engine.submit(Sequence(sequence_id, job.work.prompt_token_ids, sampling, reader=reader, terms=terms))
+
+    def _forget_prompt(self, message: ForgetPrompt) -> None:
+        num_blocks = self._blocks.forget_prompt(array("I", message.token_ids))
+        logger.warning("a decode worker's verdict: %d blocks of a prompt are given up", num_blocks)
 
     def _stop(self, epoch: Epoch) -> None:
         self._engine.cancel(self._computing[epoch].sequence_id)

@@ -25,7 +25,16 @@ from lineclear.engine.bell import wait_readable
 from lineclear.kv.layout import Layout, PartShape, extents
 from lineclear.protocol.handoff import sender as tx
 from lineclear.protocol.handoff.hello import PeerHello
-from lineclear.protocol.handoff.messages import Abort, FailureReason, PrefillOrder, PrefillWork, ToDecode, WritesFailed
+from lineclear.protocol.handoff.messages import (
+    Abort,
+    FailureReason,
+    ForgetPrompt,
+    HandoffMessage,
+    PrefillOrder,
+    PrefillWork,
+    ToDecode,
+    WritesFailed,
+)
 from lineclear.protocol.handoff.names import Epoch, Peer
 from lineclear.protocol.wire import HandoffStatistics
 from lineclear.transport.movers.mover import Completion, Outcome, Span, Writer
@@ -188,6 +197,25 @@ class SenderDesk(ABC):
             num_links_ended=self._links.statistics().by_ending(),
         )
 
+    def _on_said(self, link_id: PeerLinkId, message: HandoffMessage | ForgetPrompt) -> None:
+        match message:
+            case PrefillOrder() | Abort():
+                if self._is_newest(link_id, message.epoch):
+                    if isinstance(message, PrefillOrder):
+                        self._decodes[message.epoch.worker_id].memory_key = message.work.memory_key
+                    self._feed(tx.Received(message))
+            case ForgetPrompt():
+                if message.peer == self._sender.peer:
+                    self._forget_prompt(message)
+            case _:
+                logger.error("a decode worker sent %s, which is for decode workers", type(message).__name__)
+
+    def _forget_prompt(self, message: ForgetPrompt) -> None:
+        """Give up what a verdict is about: the first rank decides for all of them what is found where."""
+        logger.error(
+            "rank %d is told to forget %d tokens, which is for the first", message.peer.rank, len(message.token_ids)
+        )
+
     def _end_hopeless_life(self) -> None:
         if self._writes and self._now() - self._moved_at >= STANDSTILL_SECONDS:
             raise LifeOverError(f"no write has ended for {STANDSTILL_SECONDS:g} s; only the end of this life helps")
@@ -224,13 +252,8 @@ class SenderDesk(ABC):
         match event:
             case PeerConnected(link_id, hello, _):
                 self._on_connected(link_id, hello)
-            case PeerSaid(link_id, PrefillOrder() | Abort() as message):
-                if self._is_newest(link_id, message.epoch):
-                    if isinstance(message, PrefillOrder):
-                        self._decodes[message.epoch.worker_id].memory_key = message.work.memory_key
-                    self._feed(tx.Received(message))
-            case PeerSaid(_, message):
-                logger.error("a decode worker sent %s, which is for decode workers", type(message).__name__)
+            case PeerSaid(link_id, message):
+                self._on_said(link_id, message)
             case PeerLost(link_id, reason):
                 for worker_id, decode in self._decodes.items():
                     if decode.link_id == link_id:

@@ -11,7 +11,8 @@ from lineclear.lab.streams import Answer, parse_server
 
 BODY = (
     b': a comment\n\ndata: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"text":"b"}]}\r\n\r\n'
-    b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3}}}'
+    b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,'
+    b'"prompt_tokens_details":{"cached_tokens":3}}}'
     b"\n\ndata: [DONE]\n\n"
 )
 

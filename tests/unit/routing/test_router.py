@@ -182,6 +182,14 @@ def test_a_worker_far_slower_than_the_others_is_given_nothing() -> None:
     assert [(each.worker_id, each.reason) for each in changes] == [("d1", "slow")]
 
 
+def test_what_a_broken_answer_read_is_thought_to_be_cached_no_more() -> None:
+    fleet = Fleet(1, 1)
+    for is_forgotten in (False, True):
+        [ticket] = fleet.router.begin(Choice("d0", "p0", (), Why.LOAD), prompt_ask(*range(20)), fleet.now)
+        fleet.router.end(ticket, Ending.BAD, fleet.now, prefill_id="p0", is_forgotten=is_forgotten)
+        assert {each.num_sketched for each in fleet.router.health(fleet.now)} == ({0} if is_forgotten else {20})
+
+
 def test_choices_of_one_prompt_count_its_tokens_once_and_until_its_first_token() -> None:
     fleet = Fleet(2)
     _, tickets = fleet.begin(Ask(num_sequences=3, num_prompt_tokens=5000))

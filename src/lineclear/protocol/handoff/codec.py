@@ -6,15 +6,15 @@ import msgspec
 
 from lineclear.base.errors import InvariantError, PeerError
 from lineclear.protocol.handoff.hello import PeerHello, PeerRefusal
-from lineclear.protocol.handoff.messages import HandoffMessage, ToDecode, ToRank
+from lineclear.protocol.handoff.messages import ForgetPrompt, HandoffMessage, ToDecode, ToRank
 from lineclear.protocol.wire import MAX_MESSAGE_BYTES
 
-PeerMessage = PeerHello | PeerRefusal | HandoffMessage
+PeerMessage = PeerHello | PeerRefusal | HandoffMessage | ForgetPrompt
 
 _T = TypeVar("_T")
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_TO_RANK: Final = msgspec.msgpack.Decoder(ToRank)
+_TO_RANK: Final = msgspec.msgpack.Decoder(ToRank | ForgetPrompt)
 _TO_DECODE: Final = msgspec.msgpack.Decoder(ToDecode)
 _FROM_PEER: Final = msgspec.msgpack.Decoder(PeerMessage)
 
@@ -30,7 +30,7 @@ def encode(message: PeerMessage) -> bytes:
     return data
 
 
-def decode_to_rank(data: bytes) -> ToRank:
+def decode_to_rank(data: bytes) -> ToRank | ForgetPrompt:
     """Read a message that a decode worker sent.
 
     Raises: PeerError if it is unknown, malformed or too large.

@@ -79,6 +79,8 @@ class PrefillWork(_Part, frozen=True, kw_only=True):
     memory_key: bytes
     """What the transport needs to reach those blocks. No two decode lives share one (R10)."""
     sequence_id: Count
+    use_cache: bool = True
+    """False: the rank reads no KV of this prompt that it has computed before."""
     timeout_ms: Positive | None = None
     """When decode will have given up: a hint that spares work, no promise (R12)."""
 
@@ -114,6 +116,17 @@ class WritesFailed(_Message, frozen=True, tag="writes_failed"):
     """rank → decode: this will not succeed; writes may still land."""
 
     reason: FailureReason
+
+
+class ForgetPrompt(msgspec.Struct, frozen=True, tag_field="type", tag="forget_prompt", forbid_unknown_fields=True):
+    """decode → first rank: give up, on every tier, what you have of prompts with this beginning: it is suspect.
+
+    It is about no attempt, so the machines never see it. It may come again.
+    """
+
+    peer: Peer
+    token_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1)]
+    """At least the first block's tokens and the one after them: what names a family of prefixes."""
 
 
 ToRank = PrefillOrder | Abort
