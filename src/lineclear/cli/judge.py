@@ -1,6 +1,7 @@
 """`lineclear judge RESULTS`: every answer of a run against the same request alone on a quiet server."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from lineclear.lab.results import Result, read_results
 from lineclear.lab.tribunal import Tally, judge_results, tally
 
 EXIT_CORRUPTION = 1
+EXIT_NOTHING_COMPARED = 3
 
 TIMEOUT = httpx.Timeout(600, connect=10)
 
@@ -58,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.judgements.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in judgements))
     counted = tally(judgements)
     print_figures(figures(counted), arguments.json)
+    if not counted.num_judged and not counted.num_known:
+        print("lineclear: nothing was compared: no result is greedy and answered, here and alone", file=sys.stderr)
+        return EXIT_NOTHING_COMPARED
     return EXIT_CORRUPTION if counted.num_by_outcome[Outcome.CORRUPTION] else 0
 
 

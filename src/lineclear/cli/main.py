@@ -36,6 +36,7 @@ COMMANDS = {
     "replay": CommandEntry("lineclear.cli.replay", "Send the requests of a trace to a server at their times."),
     "trace": CommandEntry("lineclear.cli.trace", "Import traces of load, and print and draw their figures."),
     "prove": CommandEntry("lineclear.cli.prove", "Explore every interleaving of the handoff."),
+    "ablate": CommandEntry("lineclear.cli.ablate", "Count corrupted answers by fault, load and protection."),
     "judge": CommandEntry("lineclear.cli.judge", "Compare the answers of a run with the same requests alone."),
     "bench": CommandEntry("lineclear.cli.bench", "Measure how context-parallel ranks share KV, side by side."),
     "gateway": CommandEntry("lineclear.cli.gateway", "Serve HTTP for workers that are started apart."),

@@ -16,6 +16,7 @@ from lineclear.protocol.roles import Role
 from lineclear.transport.endpoint import TcpEndpoint
 from lineclear.transport.link import address_towards
 from lineclear.transport.reports import Loading, Report, WorkerReady
+from lineclear.worker.making import AS_SHIPPED, WorkerMaking
 from lineclear.worker.process import run_worker
 from lineclear.worker.seat import Seat
 
@@ -56,14 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load the model and serve the gateway."""
     if arguments.child is None:
-        return _run_alone(arguments)
+        return run_alone(arguments)
     start, report = begin_child(WorkerStart)
     with reporting_failure(report), Stop((signal.SIGTERM,)) as stop:
         run_worker(start.config, start.seat, control_endpoint=start.control_endpoint, report=report, leave=stop)
     return 0
 
 
-def _run_alone(arguments: argparse.Namespace) -> int:
+def run_alone(arguments: argparse.Namespace, making: WorkerMaking = AS_SHIPPED) -> int:
+    """Serve a gateway somewhere else; `making` is for the lab."""
     config = fit_checkpoint(resolve_arguments(arguments)).config
     role = _role(arguments.role)
     _check_ranks_are_of_prefill(role, config, arguments)
@@ -95,7 +97,7 @@ def _run_alone(arguments: argparse.Namespace) -> int:
             num_ranks=config.ranks.cp if role is Role.PREFILL else 1,
             rank_endpoint=rank_endpoint,
         )
-        run_worker(config, seat, control_endpoint=str(gateway), report=report, leave=stop)
+        run_worker(config, seat, control_endpoint=str(gateway), report=report, leave=stop, making=making)
     print(f"{worker_id}: left", flush=True)
     return 0
 

@@ -132,11 +132,11 @@ def margin_at(text: str, reference: Reference, differs_at: int) -> float | None:
         end = start + len(token.text)
         if end > differs_at:
             rest = text[start:]
-            # A rival that is empty, or no text at all, is a token that ends an answer.
+            # A rival without text ends an answer, so a text that goes on has not chosen it.
             fitting = [
                 (len(rival), logprob)
                 for rival, logprob in token.rivals
-                if rival != token.text and rest.startswith(rival)
+                if rival and rival != token.text and rest.startswith(rival)
             ]
             if not rest:
                 fitting = [(0, logprob) for rival, logprob in token.rivals if rival != token.text]

@@ -53,34 +53,40 @@ class Foreign:
 
 
 class Donors:
-    """Whose words are whose: all requests of a run, by the words in a row that only few of them have.
+    """Whose words are whose: all conversations of a run, by the words in a row that only one of them has.
 
     Args:
         texts: prompt and reference answer of each request.
+        families: the conversation of each request that is not alone in its own (`lab/families.py`).
     """
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self._owners: dict[str, set[str]] = {}
+    def __init__(self, texts: Mapping[str, str], families: Mapping[str, str] | None = None) -> None:
+        self._families = families or {}
+        self._owners: dict[str, dict[str, str]] = {}
+        """By shingle and family, the first request that has it."""
         for request_id, text in texts.items():
             for shingle in shingles(text):
-                self._owners.setdefault(shingle, set()).add(request_id)
+                self._owners.setdefault(shingle, {}).setdefault(self._family(request_id), request_id)
 
     def find(self, request_id: str, text: str, legitimate: str) -> Foreign | None:
-        """Return whose words a text has that are not its own; of several donors the one with most."""
+        """Return whose words a text has that are not of its own conversation; of several donors the one with most."""
         own = set(shingles(legitimate))
         by_donor: dict[str, list[str]] = {}
         for shingle in dict.fromkeys(shingles(text)):
             if shingle in own:
                 continue
-            owners = self._owners.get(shingle, set()) - {request_id}
-            if len(owners) == 1:
+            owners = self._owners.get(shingle, {})
+            if len(owners) == 1 and self._family(request_id) not in owners:
                 by_donor.setdefault(next(iter(owners)), []).append(shingle)
         if not by_donor:
             return None
-        donor_id, found = max(by_donor.items(), key=lambda each: (len(each[1]), each[0]))
+        family, found = max(by_donor.items(), key=lambda each: (len(each[1]), each[0]))
         if len(found) < MIN_FOREIGN_SHINGLES:
             return None
-        return Foreign(donor_id, len(found), found[0])
+        return Foreign(self._owners[found[0]][family], len(found), found[0])
+
+    def _family(self, request_id: str) -> str:
+        return self._families.get(request_id, request_id)
 
 
 def shingles(text: str) -> Iterable[str]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lineclear.lab.families import families
 from lineclear.lab.intervals import Interval, exact_interval
 from lineclear.lab.judging import Answer, Judgement, Outcome, Reference, judge
 from lineclear.lab.reference import References
@@ -15,7 +16,8 @@ from lineclear.lab.symptoms import Donors
 def judge_results(results: Sequence[Result], references: References, tie_margin: float) -> Iterator[Judgement]:
     """Judge each result; requests that are not greedy are judged by their known answers alone."""
     found = {result.id: _reference(result, references) for result in results}
-    donors = Donors({result.id: f"{prompt_text(result.request)}\n{_text(found[result.id])}" for result in results})
+    texts = {result.id: f"{prompt_text(result.request)}\n{_text(found[result.id])}" for result in results}
+    donors = Donors(texts, families({result.id: result.request for result in results}))
     for result in results:
         answer = Answer(result.id, prompt_text(result.request), result.text, result.error, result.known_answer)
         yield judge(answer, found[result.id], donors, tie_margin)

@@ -28,6 +28,7 @@ from lineclear.worker.desk import Desk, LeaveRequest
 from lineclear.worker.facts import rank_statistics
 from lineclear.worker.follower_desk import FollowerDesk
 from lineclear.worker.guarding import build_guard
+from lineclear.worker.making import AS_SHIPPED, WorkerMaking
 from lineclear.worker.prefill_desk import ALONE, Followers, PrefillDesk
 from lineclear.worker.ranks.follower import FollowerLoop
 from lineclear.worker.ranks.instance import BuiltRank, build_follower, build_leader, whole_shape, written_parts
@@ -83,10 +84,16 @@ class _KvMemory:
         return self._memory
 
 
-def assemble(config: ServeConfig, seat: Seat, progress: Progress, on_span: SpanSink | None = None) -> Assembly:
+def assemble(
+    config: ServeConfig,
+    seat: Seat,
+    progress: Progress,
+    on_span: SpanSink | None = None,
+    making: WorkerMaking = AS_SHIPPED,
+) -> Assembly:
     """Load the model and build the parts of a worker, or of the first rank of one.
 
-    `on_span` hears what the passes and lanes of a first rank do, in their threads.
+    `on_span` hears what the passes and lanes of a first rank do, in their threads; `making` is for the lab.
 
     Raises:
         ConfigError: A setting that model, machine or role cannot meet.
@@ -103,14 +110,16 @@ def assemble(config: ServeConfig, seat: Seat, progress: Progress, on_span: SpanS
             memory_share=seat.memory_share,
             cache=config.cache,
             guard=build_guard(config),
+            tier_making=making.tiers,
+            pass_making=making.passes,
         )
         return Assembly(engine)
-    mover = _open_mover(config)
+    mover = _open_mover(config, making)
     if seat.role is Role.DECODE:
-        return _assemble_decode(config, seat, mover, progress)
+        return _assemble_decode(config, seat, mover, progress, making)
     if seat.num_ranks > 1:
         return _assemble_leader(config, seat, mover, progress, on_span)
-    return _assemble_prefill(config, seat, mover, progress)
+    return _assemble_prefill(config, seat, mover, progress, making)
 
 
 def assemble_follower(
@@ -138,15 +147,19 @@ def assemble_follower(
     return FollowerLoop(built.parts.runner, link, desk, copies, leave, built.communicator.close)
 
 
-def _assemble_decode(config: ServeConfig, seat: Seat, mover: Mover, progress: Progress) -> Assembly:
-    desk = DecodeDesk(WorkerId(seat.worker_id), seat.life, config.handoff)
-    engine, kv = _build_engine(config, seat, mover, progress, desk)
+def _assemble_decode(
+    config: ServeConfig, seat: Seat, mover: Mover, progress: Progress, making: WorkerMaking
+) -> Assembly:
+    desk = (making.make_decode_desk or DecodeDesk)(WorkerId(seat.worker_id), seat.life, config.handoff)
+    engine, kv = _build_engine(config, seat, mover, progress, desk, making)
     desk.start(engine.scheduler, kv.memory, _open_links(config, seat, engine.store.layout.num_blocks, b""))
     return Assembly(engine, desk)
 
 
-def _assemble_prefill(config: ServeConfig, seat: Seat, mover: Mover, progress: Progress) -> Assembly:
-    engine, kv = _build_engine(config, seat, mover, progress, None)
+def _assemble_prefill(
+    config: ServeConfig, seat: Seat, mover: Mover, progress: Progress, making: WorkerMaking
+) -> Assembly:
+    engine, kv = _build_engine(config, seat, mover, progress, None, making)
     desk, endpoint = _prefill_desk(config, seat, kv, engine, ALONE)
     return Assembly(engine, desk, (endpoint,))
 
@@ -201,15 +214,20 @@ def _rank_parts(config: ServeConfig, seat: Seat, kv: _KvMemory, layout: Layout) 
     return RankParts(Peer(WorkerId(seat.worker_id), seat.rank, seat.life), links, writer, share), str(endpoint)
 
 
-def _open_mover(config: ServeConfig) -> Mover:
+def _open_mover(config: ServeConfig, making: WorkerMaking = AS_SHIPPED) -> Mover:
     if config.engine.device != "cpu":
         allowed = "cpu with handoffs: KV is moved between memories of the CPU so far"
         raise ConfigError("device", config.engine.device, allowed)
-    return open_mover(config.handoff.mover)
+    return (making.open_mover or open_mover)(config.handoff.mover)
 
 
 def _build_engine(
-    config: ServeConfig, seat: Seat, mover: Mover, progress: Progress, prefillers: DecodeDesk | None
+    config: ServeConfig,
+    seat: Seat,
+    mover: Mover,
+    progress: Progress,
+    prefillers: DecodeDesk | None,
+    making: WorkerMaking,
 ) -> tuple[Engine, _KvMemory]:
     kv = _KvMemory(mover)
     handoffs = Handoffs(
@@ -225,6 +243,8 @@ def _build_engine(
         memory_share=seat.memory_share,
         cache=config.cache,
         guard=None if prefillers is None else build_guard(config),
+        tier_making=making.tiers,
+        pass_making=making.passes,
     )
     return engine, kv
 

@@ -24,6 +24,7 @@ from lineclear.worker.desk import LeaveRequest, LifeOverError
 from lineclear.worker.facts import model_facts, worker_statistics
 from lineclear.worker.handoffs import Progress, assemble, assemble_follower
 from lineclear.worker.loop import WorkerLoop
+from lineclear.worker.making import AS_SHIPPED, WorkerMaking
 from lineclear.worker.ranks.leader import LeaderLeave
 from lineclear.worker.seat import LAST_COPIES_SECONDS, Seat
 
@@ -47,9 +48,17 @@ class _LeftEarlyError(Exception):
 
 
 def run_worker(
-    config: ServeConfig, seat: Seat, *, control_endpoint: str, report: ReportSink, leave: LeaveRequest | None = None
+    config: ServeConfig,
+    seat: Seat,
+    *,
+    control_endpoint: str,
+    report: ReportSink,
+    leave: LeaveRequest | None = None,
+    making: WorkerMaking = AS_SHIPPED,
 ) -> None:
     """Load, then serve: for ever, or until asked to leave and drained, and then finish copies for a moment.
+
+    `making` is for the lab.
 
     Raises:
         ConfigError: A setting that the model or the machine cannot meet.
@@ -70,7 +79,7 @@ def run_worker(
             say("ready")
             follower.run()
             return
-        assembly = assemble(config, seat, progress)
+        assembly = assemble(config, seat, progress, making=making)
     except _LeftEarlyError:
         return
     except LifeOverError as error:

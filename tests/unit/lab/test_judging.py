@@ -52,6 +52,11 @@ def test_an_answer_that_ends_where_the_end_was_as_likely_is_a_tie() -> None:
     assert found.margin == pytest.approx(0.01)
 
 
+def test_an_answer_that_goes_on_has_not_chosen_the_end_however_likely_that_was() -> None:
+    found = judged("the value zebra")
+    assert (found.outcome, found.margin) == (Outcome.CORRUPTION, None)
+
+
 def test_without_rivals_nothing_is_a_tie() -> None:
     answer = Answer("mine", PROMPT, "the name of")
     assert judge(answer, Reference("the value of"), Donors({})).outcome is Outcome.CORRUPTION
@@ -78,6 +83,18 @@ def test_text_of_another_request_is_named_with_its_donor_even_behind_a_tie() -> 
 def test_words_that_several_requests_share_name_nobody() -> None:
     donors = Donors({"a": OTHER, "b": OTHER, "c": "nothing of it"})
     assert donors.find("c", OTHER, "nothing of it") is None
+
+
+def test_words_that_the_turns_of_one_conversation_share_name_its_first() -> None:
+    donors = Donors({"a": "nothing of it", "t1": OTHER, "t2": OTHER}, {"t1": "t1", "t2": "t1"})
+    found = donors.find("a", OTHER, "nothing of it")
+    assert found is not None
+    assert found.donor_id == "t1"
+
+
+def test_what_the_next_turn_repeats_is_not_foreign_to_the_turn_that_said_it() -> None:
+    donors = Donors({"t1": "nothing of it", "t2": OTHER}, {"t1": "t1", "t2": "t1"})
+    assert donors.find("t1", OTHER, "nothing of it") is None
 
 
 def test_own_words_are_not_foreign() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 
 from lineclear.base.errors import ConfigError
 from lineclear.cli.main import main
+from lineclear.lab.reference import PAUSES_SECONDS, NoReferenceError, ServerReferences
 from lineclear.lab.results import Result, answer_text, read_results, write_results
 
 ANSWERS = {"one": "alpha beta gamma", "two": "delta epsilon zeta eta theta", "three": "iota"}
@@ -32,6 +34,9 @@ class _Table(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append(asked)  # type: ignore[attr-defined]
         text = ANSWERS.get(asked["prompt"])
+        if self.server.busy:  # type: ignore[attr-defined]
+            self.send_error(self.server.busy.pop(0))  # type: ignore[attr-defined]
+            return
         body = json.dumps({} if text is None else completion(text, rivals=True)).encode()
         self.send_response(400 if text is None else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -46,6 +51,7 @@ class _Table(BaseHTTPRequestHandler):
 def server() -> Iterator[ThreadingHTTPServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Table) as table:
         table.asked = []  # type: ignore[attr-defined]
+        table.busy = []  # type: ignore[attr-defined]
         thread = Thread(target=table.serve_forever)
         thread.start()
         yield table
@@ -94,6 +100,38 @@ def test_a_run_is_judged_and_goes_on_where_it_was(
     kept.write_bytes(kept.read_bytes() + b'{"key": "cut sho')
     assert main(command) == 1
     assert len(asked) == 4
+
+
+def test_a_server_that_is_busy_is_asked_again_and_what_it_says_then_counts(server: ThreadingHTTPServer) -> None:
+    server.busy = [429, 503, 500]  # type: ignore[attr-defined]
+    pauses: list[float] = []
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}") as client:
+        body = ServerReferences(client, pause=pauses.append).body(RESULTS[0].request)
+    assert body is not None
+    assert body["choices"][0]["text"] == ANSWERS["one"]
+    assert pauses == list(PAUSES_SECONDS[:3])
+
+
+def test_a_server_that_fails_all_the_time_refuses_nothing_and_nothing_is_kept(
+    server: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    server.busy = [503] * (len(PAUSES_SECONDS) + 1)  # type: ignore[attr-defined]
+    kept = tmp_path / "references.jsonl"
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}") as client:
+        references = ServerReferences(client, kept, pause=lambda _: None)
+        with pytest.raises(NoReferenceError, match="503"):
+            references.body(RESULTS[0].request)
+        assert not kept.exists()
+        assert references.body(RESULTS[0].request) is not None
+
+
+def test_a_run_of_which_nothing_can_be_compared_is_no_success(
+    server: ThreadingHTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results.jsonl"
+    write_results(path, [each for each in RESULTS if each.id in {"failed", "refused", "sampled"}])
+    assert main(["judge", str(path), "--url", f"http://127.0.0.1:{server.server_port}"]) == 3
+    assert "nothing was compared" in capsys.readouterr().err
 
 
 def test_a_tie_is_corruption_where_no_margin_is_allowed(server: ThreadingHTTPServer, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ changed before all spans are known to be inside. Memories, admissions and fences
 import heapq
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,9 +49,13 @@ class Delays:
 
 
 class DelayedMover:
-    """Another mover, delayed. Each writer's faults are drawn from the seed and the writer's number, from 0."""
+    """Another mover, delayed. Each writer's faults are drawn from the seed and the writer's number, from 0.
 
-    def __init__(self, mover: Mover, delays: Delays, seed: int = 0) -> None:
+    `on_slow` is called in the writer's thread when a write is about to stand still.
+    """
+
+    def __init__(self, mover: Mover, delays: Delays, seed: int = 0, on_slow: Callable[[], None] | None = None) -> None:
+        self._on_slow = on_slow
         self._mover = mover
         self._delays = delays
         self._seed = seed
@@ -65,7 +70,7 @@ class DelayedMover:
         dice = random.Random(f"{self._seed} {self._num_writers}")  # noqa: S311 - faults, no secrets
         self._num_writers += 1
         inside = self._mover.open_writer(memory)
-        delayer = _Delayer(inside, memory.num_bytes, self._delays, dice)
+        delayer = _Delayer(inside, memory.num_bytes, self._delays, dice, self._on_slow)
         return ThreadedWriter(inside.identity, delayer.work, "delayed-writer")
 
 
@@ -79,7 +84,15 @@ class _Held:
 
 
 class _Delayer:
-    def __init__(self, inside: Writer, source_bytes: int, delays: Delays, dice: random.Random) -> None:
+    def __init__(
+        self,
+        inside: Writer,
+        source_bytes: int,
+        delays: Delays,
+        dice: random.Random,
+        on_slow: Callable[[], None] | None = None,
+    ) -> None:
+        self._on_slow = on_slow
         self._inside = inside
         self._source_bytes = source_bytes
         self._delays = delays
@@ -127,6 +140,8 @@ class _Delayer:
                 break
             self._pause(orders, self._delays.max_run_seconds)
             if idx == stands_at:
+                if self._on_slow is not None:
+                    self._on_slow()
                 self._pause(orders, self._delays.max_slow_seconds)
             answer = self._post(write, [Span(*run)], orders)
         return answer
