@@ -33,6 +33,7 @@ COMMANDS = {
     "quarantine": CommandEntry("lineclear.cli.quarantine", "Show or release blocks that wait for a lost process."),
     "config": CommandEntry("lineclear.cli.config", "Print every option's value and where it came from."),
     "eval": CommandEntry("lineclear.cli.eval", "Print the bundled model's figures on held-out data."),
+    "replay": CommandEntry("lineclear.cli.replay", "Send the requests of a trace to a server at their times."),
     "trace": CommandEntry("lineclear.cli.trace", "Import traces of load, and print and draw their figures."),
     "prove": CommandEntry("lineclear.cli.prove", "Explore every interleaving of the handoff."),
     "ablate": CommandEntry("lineclear.cli.ablate", "Count corrupted answers by fault, load and protection."),

@@ -1,0 +1,1 @@
+"""What `bench.bench_replay_schedule` needs."""
