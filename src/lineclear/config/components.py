@@ -284,7 +284,7 @@ class GuardConfig:
     guard_baselines: Annotated[
         str | None,
         Option(
-            "File of the baselines, from `lineclear guard calibrate`; auto: guard.json beside the model.",
+            "File of the baselines of `calibrated`; auto: guard.json beside the model.",
             allowed=Pattern(r".+", "a file"),
             none_word="auto",
         ),

@@ -103,10 +103,10 @@ def decode_baselines(content: bytes, *, path: str, model: str, draft_tokens: int
         if version != BASELINES_VERSION:
             raise _refusal(path, f"version {BASELINES_VERSION}; it has {version}")
         if digest != _digest(fields):
-            raise _refusal(path, "a file as `lineclear guard calibrate` wrote it: its digest does not fit")
+            raise _refusal(path, "a file as it was written: its digest does not fit")
         baselines = msgspec.convert(fields, Baselines)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise _refusal(path, f"baselines as `lineclear guard calibrate` writes them: {error}") from None
+        raise _refusal(path, f"baselines of this version: {error}") from None
     if baselines.model != model:
         raise _refusal(path, f"baselines of the served model, {model}; they are of {baselines.model}")
     if baselines.draft_tokens < draft_tokens:

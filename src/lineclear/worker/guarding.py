@@ -39,7 +39,7 @@ def load_baselines(config: ServeConfig) -> Baselines:
     try:
         content = path.read_bytes()
     except OSError as error:
-        allowed = f"a file that `lineclear guard calibrate` wrote, or --guard-detector seed, which needs none: {error}"
+        allowed = f"a file of baselines, or --guard-detector seed, which needs none: {error}"
         raise ConfigError("guard_baselines", str(path), allowed) from None
     model = model_digest(Path(config.source.model))
     return decode_baselines(content, path=str(path), model=model, draft_tokens=config.engine.draft_tokens)
