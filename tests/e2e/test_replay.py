@@ -51,8 +51,7 @@ def test_who_cancels_leaves_and_ctrl_c_reports(tmp_path: Path) -> None:
         url = server.wait_for(r"(http://\S+)")[1]
         command = ["-m", "lineclear", "replay", str(trace), "--against", url, "--out", str(out), "--json", str(figures)]
         with running(command) as program:
-            for _ in range(2):
-                server.wait_for("asked")
+            server.wait_for("asked")  # once at least: on a loaded machine one may be cancelled before it is asked
             while not (out.exists() and out.read_text()):
                 assert program.process.poll() is None
             program.signal(signal.SIGINT)
