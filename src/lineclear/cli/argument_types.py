@@ -31,6 +31,30 @@ def finite_number(text: str) -> float:
     return number
 
 
+def positive_number(text: str) -> float:
+    """A number above 0 that JSON has too.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    number = finite_number(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed: a number above 0")
+    return number
+
+
+def share(text: str) -> float:
+    """A part of a whole.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    number = finite_number(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, allowed: 0 to 1")
+    return number
+
+
 def output_file(text: str) -> Path:
     """A file to be written at the end.
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "eval": CommandEntry("lineclear.cli.eval", "Print the bundled model's figures on held-out data."),
     "replay": CommandEntry("lineclear.cli.replay", "Send the requests of a trace to a server at their times."),
     "trace": CommandEntry("lineclear.cli.trace", "Import traces of load, and print and draw their figures."),
+    "guard": CommandEntry("lineclear.cli.guard", "Learn and show how drafts of a model fare in healthy traffic."),
     "prove": CommandEntry("lineclear.cli.prove", "Explore every interleaving of the handoff."),
     "ablate": CommandEntry("lineclear.cli.ablate", "Count corrupted answers by fault, load and protection."),
     "judge": CommandEntry("lineclear.cli.judge", "Compare the answers of a run with the same requests alone."),

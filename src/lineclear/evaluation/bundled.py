@@ -122,7 +122,7 @@ class BundledEvaluation:
 
     def _ask(self, seed: int) -> _Asked:
         task = generate_task(seed)
-        token_ids = _prompt_token_ids(self._assets, task)
+        token_ids = prompt_token_ids(self._assets, task)
         answer_len = len(self._assets.tokenization.encode_prompt(task.answer_text, add_special_tokens=False))
         sampling = SamplingParams(max_tokens=answer_len + ANSWER_MARGIN, temperature=0.0)
         return _Asked(task, Prompt(tuple(token_ids), sampling))
@@ -143,7 +143,7 @@ class BundledEvaluation:
         return prompts
 
 
-def _prompt_token_ids(assets: TextAssets, task: EditTask) -> list[int]:
+def prompt_token_ids(assets: TextAssets, task: EditTask) -> list[int]:
     """The tokens that ask for a task's answer."""
     if assets.template is None:
         raise CheckpointError("chat_template.jinja", "absent", "a chat template, to ask edit tasks with")

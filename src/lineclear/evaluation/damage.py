@@ -1,11 +1,12 @@
 """Damage as a fault of reuse would do it: blocks of a prompt overwritten with another prompt's KV.
 
-All layers and both parts of the chosen blocks are replaced, the draft layer's too, right after the sequence's first
-token: the prompt is computed, the answer is not.
+All layers and both parts of the chosen blocks are replaced, the draft layer's too, while the sequence runs: right after
+its first token, when the prompt is computed and the answer is not, or after so many as is told.
 """
 
 import math
 import random
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class PromptCapture:
 
 
 class PromptDamage:
-    """A step hook that overwrites a share of each prompt's blocks, once, as soon as the prompt is computed.
+    """A step hook that overwrites a share of a prompt's blocks, once, while its answer is generated.
 
     Order: the engine runs without a prefix cache, so that no block belongs to two sequences.
 
@@ -59,24 +60,36 @@ class PromptDamage:
         donor: where the wrong KV comes from; its blocks are drawn at random.
         block_size: tokens of a block.
         seed: of the choice of blocks.
+        after: output tokens after which each sequence is damaged, those that are not in it never; None: all after one.
     """
 
-    def __init__(self, *, share: float, donor: CapturedKv, block_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        *,
+        share: float,
+        donor: CapturedKv,
+        block_size: int,
+        seed: int,
+        after: Mapping[SequenceId, int] | None = None,
+    ) -> None:
         self._share = share
         self._donor = donor
         self._block_size = block_size
         self._random = random.Random(seed)  # noqa: S311 - reproducible, not secret
-        self._damaged: set[SequenceId] = set()
+        self._after = after
+        self.damaged: dict[SequenceId, int] = {}
+        """Those whose blocks were overwritten, and how many output tokens each had."""
         self.num_blocks_overwritten = 0
 
     def __call__(self, engine: Engine, generations: Items[Generation]) -> None:
-        """Damage the sequences that have got their first token and still run."""
+        """Damage the sequences that have got so far and still run."""
         for generation in generations:
-            sequence = generation.sequence
-            is_due = sequence.output_token_ids and generation.finish_reason is None
-            if is_due and sequence.sequence_id not in self._damaged:
-                self._damaged.add(sequence.sequence_id)
-                self._overwrite(engine, sequence)
+            sequence_id, num_tokens = generation.sequence.sequence_id, len(generation.sequence.output_token_ids)
+            if generation.finish_reason is not None or not num_tokens or sequence_id in self.damaged:
+                continue
+            if self._after is None or num_tokens >= self._after.get(sequence_id, num_tokens + 1):
+                self.damaged[sequence_id] = num_tokens
+                self._overwrite(engine, generation.sequence)
 
     def _overwrite(self, engine: Engine, sequence: Sequence) -> None:
         block_ids = _prompt_block_ids(sequence, self._block_size)

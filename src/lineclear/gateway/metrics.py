@@ -15,6 +15,7 @@ from lineclear.gateway.guard_book import GuardStatistics
 from lineclear.gateway.ledger import LedgerStatistics
 from lineclear.gateway.usage import Usage
 from lineclear.gateway.worker_table import Worker
+from lineclear.protocol.wire import GuardStatistics as JudgingStatistics
 from lineclear.protocol.wire import (
     HandoffStatistics,
     RankStatistics,
@@ -258,6 +259,7 @@ def _worker_metrics(workers: list[Worker]) -> Iterator[Metric]:
     yield from _tier_metrics([(name, each.tiers) for name, each in reported if each.tiers is not None])
     yield from _rank_metrics([(name, each.ranks) for name, each in reported if each.ranks is not None])
     yield from _sanitizer_metrics([(name, each.sanitizer) for name, each in reported if each.sanitizer is not None])
+    yield from _judging_metrics([(name, each.guard) for name, each in reported if each.guard is not None])
     yield _drafts("proposed", [(name, each.draft.proposed_by_position) for name, each in reported])
     yield _drafts("accepted", [(name, each.draft.accepted_by_position) for name, each in reported])
 
@@ -379,6 +381,33 @@ def _sanitizer_metrics(reported: list[tuple[str, SanitizerStatistics]]) -> Itera
         for kind, count in statistics.num_faults.items():
             faults.add_metric([worker_id, kind], count)
     yield faults
+
+
+_JUDGING_COUNTERS: tuple[tuple[str, str, Callable[[JudgingStatistics], float]], ...] = (
+    ("sequences", "Sequences that the guard has judged to their end.", lambda each: each.num_judged_sequences),
+    ("tokens", "Tokens that the guard has judged.", lambda each: each.num_judged_tokens),
+    ("forgotten_blocks", "KV blocks on the device that a verdict gave up.", lambda each: each.num_forgotten_blocks),
+)
+
+
+def _judging_metrics(reported: list[tuple[str, JudgingStatistics]]) -> Iterator[Metric]:
+    for name, help_text, read in _JUDGING_COUNTERS:
+        counter = CounterMetricFamily(f"lineclear_worker_judged_{name}", help_text, labels=["worker"])
+        for worker_id, statistics in reported:
+            counter.add_metric([worker_id], read(statistics))
+        yield counter
+    highest = GaugeMetricFamily("lineclear_worker_cusum_highest", "Of what runs; 1: a verdict.", labels=["worker"])
+    drift = GaugeMetricFamily(
+        "lineclear_worker_acceptance_drift",
+        "Acceptance over the latest requests, away from the baseline: beyond 1 or -1 is an alarm.",
+        labels=["worker", "position"],
+    )
+    for worker_id, statistics in reported:
+        highest.add_metric([worker_id], statistics.highest_cusum)
+        for position, level in enumerate(statistics.drift_by_position):
+            drift.add_metric([worker_id, str(position)], level)
+    yield highest
+    yield drift
 
 
 def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:

@@ -1199,6 +1199,10 @@ def test_metrics_tell_what_happened(start_gateway: StartGateway, tokenization: T
             hit_tokens={"host": 32}, moved_bytes={"load": 200}, moving_seconds={"load": 0.5}, num_waits=3,
             wait_seconds=0.25, num_prefetches=1, dropped_blocks=2, failures={"damaged": 1},
         ),
+        guard=wire.GuardStatistics(
+            num_judged_sequences=4, num_judged_tokens=90, num_forgotten_blocks=6, drift_by_position=[0.5, -1.5],
+            highest_cusum=0.75,
+        ),
     )  # fmt: skip
     gateway.client.post(CHAT, json={"messages": MESSAGES}).raise_for_status()
     gateway.client.post(CHAT, json={"messages": []})
@@ -1226,6 +1230,10 @@ def test_metrics_tell_what_happened(start_gateway: StartGateway, tokenization: T
         'lineclear_tier_wait_seconds_total{worker="worker-0"} 0.25',
         'lineclear_tier_failures_total{kind="damaged",worker="worker-0"} 1.0',
         'lineclear_tier_prefetches{worker="worker-0"} 1.0',
+        'lineclear_worker_judged_tokens_total{worker="worker-0"} 90.0',
+        'lineclear_worker_judged_forgotten_blocks_total{worker="worker-0"} 6.0',
+        'lineclear_worker_acceptance_drift{position="1",worker="worker-0"} -1.5',
+        'lineclear_worker_cusum_highest{worker="worker-0"} 0.75',
         "lineclear_time_to_first_token_seconds_count 1.0",
     ]
     assert [line for line in expected if line not in lines] == []
