@@ -3,8 +3,9 @@
 Labels are words from closed lists and the names of model and workers, never a session, a path or anybody's text.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -26,6 +27,8 @@ from lineclear.protocol.wire import (
 from lineclear.routing.breaker import BreakerState
 from lineclear.routing.router import WorkerHealth
 from lineclear.speculate.counters import accept_length, accept_rate
+
+_StatisticsT = TypeVar("_StatisticsT")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -369,11 +372,7 @@ _SANITIZER_COUNTERS: tuple[tuple[str, str, Callable[[SanitizerStatistics], int]]
 
 
 def _sanitizer_metrics(reported: list[tuple[str, SanitizerStatistics]]) -> Iterator[Metric]:
-    for name, help_text, read in _SANITIZER_COUNTERS:
-        counter = CounterMetricFamily(f"lineclear_sanitizer_{name}", help_text, labels=["worker"])
-        for worker_id, statistics in reported:
-            counter.add_metric([worker_id], read(statistics))
-        yield counter
+    yield from _counters("sanitizer", _SANITIZER_COUNTERS, reported)
     faults = CounterMetricFamily(
         "lineclear_sanitizer_faults", "Faults of KV blocks that were found, by kind.", labels=["worker", "kind"]
     )
@@ -391,11 +390,7 @@ _JUDGING_COUNTERS: tuple[tuple[str, str, Callable[[JudgingStatistics], float]], 
 
 
 def _judging_metrics(reported: list[tuple[str, JudgingStatistics]]) -> Iterator[Metric]:
-    for name, help_text, read in _JUDGING_COUNTERS:
-        counter = CounterMetricFamily(f"lineclear_worker_judged_{name}", help_text, labels=["worker"])
-        for worker_id, statistics in reported:
-            counter.add_metric([worker_id], read(statistics))
-        yield counter
+    yield from _counters("worker_judged", _JUDGING_COUNTERS, reported)
     highest = GaugeMetricFamily("lineclear_worker_cusum_highest", "Of what runs; 1: a verdict.", labels=["worker"])
     drift = GaugeMetricFamily(
         "lineclear_worker_acceptance_drift",
@@ -408,6 +403,19 @@ def _judging_metrics(reported: list[tuple[str, JudgingStatistics]]) -> Iterator[
             drift.add_metric([worker_id, str(position)], level)
     yield highest
     yield drift
+
+
+def _counters(
+    prefix: str,
+    counters: Iterable[tuple[str, str, Callable[[_StatisticsT], float]]],
+    reported: list[tuple[str, _StatisticsT]],
+) -> Iterator[Metric]:
+    """One counter by worker for each entry: its name behind the prefix, its help, how it is read."""
+    for name, help_text, read in counters:
+        counter = CounterMetricFamily(f"lineclear_{prefix}_{name}", help_text, labels=["worker"])
+        for worker_id, statistics in reported:
+            counter.add_metric([worker_id], read(statistics))
+        yield counter
 
 
 def _drafts(verb: str, counts: list[tuple[str, list[int]]]) -> Metric:
